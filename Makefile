@@ -1,0 +1,50 @@
+# Everything runs in .venv, which `setup` makes and renews when pyproject.toml or requirements.lock change.
+# Variables: PYTHON=/path/to/python3.12  TESTS=tests/unit  ARGS="options for the command behind the target"
+
+ROOT := $(patsubst %/,%,$(dir $(lastword $(MAKEFILE_LIST))))
+READY := $(ROOT)/.venv/.penstock-ready
+IN_ROOT := cd "$(ROOT)" &&
+TESTS ?= tests
+export PYTHON
+
+.DEFAULT_GOAL := help
+.PHONY: help setup java demo test test-slow lint format bench kill clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' "$(ROOT)/Makefile"
+
+setup: $(READY) ## make .venv with the pinned dependencies and this package in it
+
+$(READY): $(ROOT)/pyproject.toml $(ROOT)/requirements.lock $(ROOT)/scripts/bootstrap.sh
+	@$(IN_ROOT) sh scripts/bootstrap.sh venv
+	@touch $@
+
+java: ## find Java 17+, or install it where apt can
+	@$(IN_ROOT) sh scripts/bootstrap.sh java
+
+demo: java setup ## crash, recover at another parallelism, count every row (about two minutes)
+	@$(IN_ROOT) .venv/bin/penstock demo $(ARGS)
+
+test: java setup ## all tests but the slow ones; TESTS=tests/unit for a part
+	@$(IN_ROOT) .venv/bin/python -m pytest -q -m "not slow" $(TESTS) $(ARGS)
+
+test-slow: java setup ## the slow tests only
+	@$(IN_ROOT) .venv/bin/python -m pytest -q -m slow $(TESTS) $(ARGS)
+
+lint: setup ## ruff and mypy
+	@$(IN_ROOT) .venv/bin/ruff check --quiet .
+	@$(IN_ROOT) .venv/bin/mypy --no-error-summary
+
+format: setup ## let ruff lay out the code
+	@$(IN_ROOT) .venv/bin/ruff format . && .venv/bin/ruff check --fix --select I .
+
+bench: java setup ## the figures of docs/performance.md; ARGS=throughput for one of them
+	@$(IN_ROOT) .venv/bin/python -m benchmarks $(ARGS)
+
+kill: java setup ## SIGKILL driver and workers at 50 random moments each, compare the table with the input
+	@$(IN_ROOT) .venv/bin/python -m benchmarks.kill $(ARGS)
+
+clean: ## remove .venv, caches and what runs left behind
+	@$(IN_ROOT) rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist artifacts spark-warehouse \
+		metastore_db derby.log
+	@$(IN_ROOT) find . -name __pycache__ -type d -prune -exec rm -rf {} +

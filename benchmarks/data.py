@@ -1,0 +1,48 @@
+"""Input files that Penstock and its peers read alike: Parquet, one file per micro-batch, the same for the same seed."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+SCHEMA = pa.schema([("key", pa.int64()), ("amount", pa.int64())])
+SPARK_SCHEMA = "key long, amount long"
+HOT_KEY = 0
+# Spark splits a file between row groups: with several, all cores take part in reading one file.
+ROW_GROUPS_PER_FILE = 8
+
+
+def generate(folder: Path, *, files: int, rows_per_file: int, keys: int, hot_share: float = 0.0, seed: int = 7) -> Path:
+    """Writes `files` files into the new folder `folder`; `hot_share` of the rows carry `HOT_KEY`, the rest is uniform.
+
+    Modification times are one second apart, because Spark's file source takes the oldest file first.
+    """
+    folder.mkdir(parents=True)
+    random = np.random.default_rng(seed)
+    first_s = time.time() - files
+    for number in range(files):
+        path = folder / f"part-{number:05d}.parquet"
+        pq.write_table(
+            _table(random, rows_per_file, keys, hot_share),
+            path,
+            row_group_size=max(1, -(-rows_per_file // ROW_GROUPS_PER_FILE)),
+        )
+        os.utime(path, (first_s + number, first_s + number))
+    return folder
+
+
+def _table(random: np.random.Generator, rows: int, keys: int, hot_share: float) -> pa.Table:
+    key: npt.NDArray[np.int64] = random.integers(0, keys, rows)
+    if hot_share:
+        key[random.random(rows) < hot_share] = HOT_KEY
+    return pa.table({"key": key, "amount": random.integers(0, 1_000, rows)}, schema=SCHEMA)
+
+
+def count_rows(folder: Path) -> int:
+    return sum(pq.read_metadata(path).num_rows for path in folder.glob("*.parquet"))

@@ -1,0 +1,64 @@
+"""The barrier, and slices small enough to stop at it.
+
+The barrier counts from the subtask's own start on its own monotonic clock, so clocks of machines need not agree.
+A single record cannot be interrupted: a step lasts at least as long as one record takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+STEP_TARGET_S = 0.02
+"""A step should last about this long: short against a 50 ms overshoot (A4), long against the cost of making one."""
+FIRST_SLICE_ROWS = 16
+"""Nothing is known about the cost of a row yet; even at 1 ms each this is within the target."""
+GROWTH = 8
+MAX_SLICE_ROWS = 1 << 16
+
+
+class Barrier:
+    """Fires once the budget is used up; without a budget it never does."""
+
+    def __init__(self, budget_s: float | None, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._start = clock()
+        self._budget_s = budget_s
+
+    @property
+    def elapsed_s(self) -> float:
+        return self._clock() - self._start
+
+    @property
+    def left_s(self) -> float:
+        return float("inf") if self._budget_s is None else self._budget_s - self.elapsed_s
+
+    @property
+    def delay_s(self) -> float:
+        """How far past the barrier we are."""
+        return max(0.0, -self.left_s)
+
+    def fired(self) -> bool:
+        return self.left_s <= 0
+
+
+class Slicer:
+    """Chooses how many rows the next step takes, from what rows cost so far."""
+
+    def __init__(self, row_cost_s: float | None = None) -> None:
+        self.row_cost_s = row_cost_s
+        self._limit = FIRST_SLICE_ROWS if row_cost_s is None else MAX_SLICE_ROWS
+
+    def rows(self, left_s: float) -> int:
+        if self.row_cost_s is None:
+            return self._limit
+        affordable = min(STEP_TARGET_S, max(left_s, 0.0)) / max(self.row_cost_s, 1e-9)
+        return max(1, min(int(affordable), self._limit))
+
+    def observe(self, rows: int, elapsed_s: float) -> None:
+        """A dearer row is believed at once, a cheaper one slowly: overshooting is worse than one more step."""
+        if rows == 0:
+            return
+        cost = elapsed_s / rows
+        known = self.row_cost_s
+        self.row_cost_s = cost if known is None or cost > known else 0.5 * known + 0.5 * cost
+        self._limit = min(max(self._limit, rows * GROWTH), MAX_SLICE_ROWS)

@@ -1,0 +1,288 @@
+"""The options of a query: one frozen value, every part of it checked before anything runs.
+
+People write durations as ``"1 s"`` and sizes as ``"1 GB"``; inside there are only seconds and bytes.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import os
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from penstock.errors import ConfigError
+from penstock.protocol.keygroups import DEFAULT_MAX_PARALLELISM, MAX_PARALLELISM_LIMIT
+
+Trigger: TypeAlias = Literal["available_now"] | float | None
+
+DEFAULT_PARALLELISM = 4
+
+_SECONDS = {
+    **dict.fromkeys(("ms", "millisecond", "milliseconds"), 0.001),
+    **dict.fromkeys(("s", "sec", "second", "seconds"), 1.0),
+    **dict.fromkeys(("min", "minute", "minutes"), 60.0),
+    **dict.fromkeys(("h", "hour", "hours"), 3_600.0),
+    **dict.fromkeys(("d", "day", "days"), 86_400.0),
+}
+_BYTES = {
+    "b": 1,
+    **{f"{prefix}b": 1000**power for power, prefix in enumerate("kmgt", 1)},
+    **{f"{prefix}ib": 1024**power for power, prefix in enumerate("kmgt", 1)},
+}
+_QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*", re.IGNORECASE)
+_DURATION_FORMS = 'a duration such as "500 ms", "1 s", "2 min", "1 h", a number of seconds or a timedelta'
+_BYTES_FORMS = 'a size such as "64 MB", "1 GB" (powers of 1000), "512 KiB" (powers of 1024) or a number of bytes'
+
+
+def parse_duration(value: object, option: str = "duration") -> float:
+    """Seconds.
+
+    >>> parse_duration("500 ms"), parse_duration("2 min"), parse_duration(1.5)
+    (0.5, 120.0, 1.5)
+
+    Raises: `ConfigError`.
+    """
+    match value:
+        case timedelta():
+            seconds = value.total_seconds()
+        case str():
+            seconds = _quantity(value, _SECONDS)
+        case int() | float() if not isinstance(value, bool):
+            seconds = float(value)
+        case _:
+            seconds = math.nan
+    if not 0 <= seconds < math.inf:
+        raise _bad(option, value, _DURATION_FORMS)
+    return seconds
+
+
+def parse_bytes(value: object, option: str = "size") -> int:
+    """Bytes.
+
+    >>> parse_bytes("64 MB"), parse_bytes("512 KiB"), parse_bytes(4096)
+    (64000000, 524288, 4096)
+
+    Raises: `ConfigError`.
+    """
+    match value:
+        case str():
+            count = _quantity(value, _BYTES)
+        case int() if not isinstance(value, bool):
+            count = value
+        case _:
+            count = math.nan
+    if not 0 <= count < math.inf:
+        raise _bad(option, value, _BYTES_FORMS)
+    return round(count)
+
+
+def _quantity(text: str, units: Mapping[str, float]) -> float:
+    """Not a number if `text` is not a number with one of these units."""
+    match = _QUANTITY.fullmatch(text)
+    unit = units.get(match[2].lower()) if match else None
+    return float(match[1]) * unit if match and unit else math.nan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """Options of one query; `Config.of` makes one from what people write."""
+
+    checkpoint: str
+    name: str | None = None
+    parallelism: int | Mapping[str, int] = DEFAULT_PARALLELISM
+    max_parallelism: int = DEFAULT_MAX_PARALLELISM
+    epoch: float | None = 1.0
+    """Seconds until the barrier fires; None: no barrier, an epoch ends when its input is used up (A3)."""
+    epoch_retries: int = 2
+    trigger: Trigger = None
+    """Seconds between micro-batches; None: as fast as possible."""
+    restore: int | str | None = None
+    """A checkpoint id, or where a copy lies; None: the newest checkpoint if there is one."""
+    retain: int = 3
+    max_in_flight: int = 1_000_000_000
+    max_in_flight_segments: int = 2_000
+    max_uncommitted: int = 16
+    """Published checkpoints that may wait for their commit before epochs wait too (C2)."""
+    prefetch_bytes: int = 16 << 20
+    segment_bytes: int = 64 << 20
+
+    def parallelism_of(self, stage: str) -> int:
+        """Subtasks of a stage; one that the mapping does not name gets the default."""
+        if isinstance(self.parallelism, int):
+            return self.parallelism
+        return self.parallelism.get(stage, min(DEFAULT_PARALLELISM, self.max_parallelism))
+
+    @classmethod
+    def of(cls, checkpoint: str | os.PathLike[str], **options: object) -> Config:
+        """Options as people write them.
+
+        >>> Config.of("checkpoints/totals", epoch="500 ms", parallelism=8).epoch
+        0.5
+
+        Raises: `ConfigError` for an unknown option or a value that cannot be.
+        """
+        written = {"checkpoint": checkpoint, **options}
+        for option in written:
+            _refuse_unknown(option)
+        config = cls(**{option: _PARSERS[option](option, value) for option, value in written.items()})
+        _refuse_too_parallel(config)
+        return config
+
+    @classmethod
+    def from_toml(cls, path: str | os.PathLike[str], section: str) -> Config:
+        """Options from a table of a TOML file; `section` may be dotted, as in ``"tool.penstock"``.
+
+        Raises: `ConfigError`.
+        """
+        written = _toml_table(Path(path), section)
+        if "checkpoint" not in written:
+            raise ConfigError(
+                f"[{section}] in {path} has no checkpoint",
+                cause="every query needs a place for its checkpoints",
+                next_step=f'add checkpoint = "..." to [{section}]',
+                option="checkpoint",
+                path=path,
+            )
+        return cls.of(**written)
+
+
+# --- one parser per option: (option, what was written) -> value ---------------------------------------------------
+
+_Parser: TypeAlias = Callable[[str, Any], Any]
+
+
+def _whole(lo: int, hi: int | None = None) -> _Parser:
+    allowed = f"a whole number of at least {lo}" if hi is None else f"a whole number from {lo} to {hi}"
+
+    def parse(option: str, value: object) -> int:
+        if not isinstance(value, int) or isinstance(value, bool) or value < lo or (hi is not None and value > hi):
+            raise _bad(option, value, allowed)
+        return value
+
+    return parse
+
+
+def _size(option: str, value: object) -> int:
+    size = parse_bytes(value, option)
+    if size == 0:
+        raise _bad(option, value, "more than 0 bytes")
+    return size
+
+
+def _period(option: str, value: object) -> float:
+    seconds = parse_duration(value, option)
+    if seconds == 0:
+        raise _bad(option, value, "longer than 0 s")
+    return seconds
+
+
+def _epoch(option: str, value: object) -> float | None:
+    """TOML has no null, hence the word."""
+    return None if value is None or value == "none" else _period(option, value)
+
+
+def _trigger(option: str, value: object) -> Trigger:
+    if value is None:
+        return None
+    return "available_now" if value == "available_now" else _period(option, value)
+
+
+def _parallelism(option: str, value: object) -> int | Mapping[str, int]:
+    whole = _whole(1, MAX_PARALLELISM_LIMIT)
+    if isinstance(value, Mapping):
+        return {_text(f"{option} key", stage): whole(f"{option}[{stage}]", count) for stage, count in value.items()}
+    count: int = whole(option, value)
+    return count
+
+
+def _text(option: str, value: object) -> str:
+    if not isinstance(value, str | os.PathLike) or not os.fspath(value):
+        raise _bad(option, value, "a text that is not empty")
+    return str(os.fspath(value))
+
+
+def _restore(option: str, value: object) -> int | str | None:
+    if value is None:
+        return None
+    if isinstance(value, str | os.PathLike):
+        text = _text(option, value)
+        return int(text) if text.isdecimal() else text
+    checkpoint: int = _whole(0)(option, value)
+    return checkpoint
+
+
+_PARSERS: dict[str, _Parser] = {
+    "checkpoint": _text,
+    "name": lambda option, value: None if value is None else _text(option, value),
+    "parallelism": _parallelism,
+    "max_parallelism": _whole(1, MAX_PARALLELISM_LIMIT),
+    "epoch": _epoch,
+    "epoch_retries": _whole(0),
+    "trigger": _trigger,
+    "restore": _restore,
+    "retain": _whole(1),
+    "max_in_flight": _size,
+    "max_in_flight_segments": _whole(1),
+    "max_uncommitted": _whole(1),
+    "prefetch_bytes": _size,
+    "segment_bytes": _size,
+}
+assert _PARSERS.keys() == {option.name for option in fields(Config)}
+
+
+def _refuse_unknown(option: str) -> None:
+    if option in _PARSERS:
+        return
+    close = difflib.get_close_matches(option, _PARSERS, n=3)
+    raise ConfigError(
+        f"there is no option {option!r}",
+        cause=f"did you mean {' or '.join(close)}?" if close else "a name of another library, or of another version",
+        next_step=f"options are {', '.join(sorted(_PARSERS))}",
+        option=option,
+    )
+
+
+def _refuse_too_parallel(config: Config) -> None:
+    named = config.parallelism if isinstance(config.parallelism, Mapping) else {"": config.parallelism}
+    for stage, count in named.items():
+        if count > config.max_parallelism:
+            raise ConfigError(
+                f"parallelism{f' of {stage}' if stage else ''} is {count}, max_parallelism is {config.max_parallelism}",
+                cause="a subtask needs at least one key group of its own",
+                next_step="lower parallelism; max_parallelism can be raised only for a new checkpoint",
+                option="parallelism",
+            )
+
+
+def _toml_table(path: Path, section: str) -> dict[str, Any]:
+    try:
+        table: Any = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(
+            f"{path}: {error}", cause="not a readable TOML file", next_step="check path and syntax", path=path
+        ) from error
+    for part in section.split("."):
+        table = table.get(part) if isinstance(table, dict) else None
+    if not isinstance(table, dict):
+        raise ConfigError(
+            f"{path} has no table [{section}]",
+            cause="the section is missing or named differently",
+            next_step=f"add [{section}], or name another section",
+            path=path,
+        )
+    return table
+
+
+def _bad(option: str, value: object, allowed: str) -> ConfigError:
+    return ConfigError(
+        f"{option}={value!r}",
+        cause="the value cannot be understood, or lies outside of what is allowed",
+        next_step=f"{option} takes {allowed}",
+        option=option,
+    )

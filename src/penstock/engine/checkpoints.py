@@ -1,0 +1,152 @@
+"""Manifests and generations in the checkpoint directory. Creating a name that nobody has is the only atomic step:
+it publishes a checkpoint, and it fences off an older driver (C9)."""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock.errors import CorruptFile, Fenced, FormatTooNew, MissingFile, NoSuchCheckpoint
+from penstock.protocol.codec import TooNew, Unreadable, decode_manifest, encode_manifest
+from penstock.protocol.ids import CheckpointId, Generation
+from penstock.protocol.manifest import FORMAT_VERSION, Manifest
+from penstock.store.base import AlreadyExists, Store
+
+MANIFESTS = "manifests"
+GENERATIONS = "generations"
+DATA_FOLDERS = ("segments", "state")
+
+
+class Driver(msgspec.Struct, frozen=True):
+    """Who runs a generation; for people."""
+
+    host: str
+    pid: int
+    started_at: str
+    library: str
+
+
+def manifest_path(checkpoint: CheckpointId | int) -> str:
+    return f"{MANIFESTS}/{checkpoint:010d}.json"
+
+
+def generation_path(generation: Generation | int) -> str:
+    return f"{GENERATIONS}/{generation:010d}.json"
+
+
+class Checkpoints:
+    """The checkpoints of one query."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    def ids(self) -> list[CheckpointId]:
+        return [CheckpointId(number) for number in self._numbers(MANIFESTS)]
+
+    def newest(self) -> Manifest | None:
+        ids = self.ids()
+        return self.read(ids[-1]) if ids else None
+
+    def read(self, checkpoint: CheckpointId) -> Manifest:
+        """Raises: `NoSuchCheckpoint`, `CorruptFile`, `FormatTooNew`."""
+        path = manifest_path(checkpoint)
+        try:
+            data = self.store.read(path)
+        except MissingFile:
+            raise self._no_such(checkpoint) from None
+        match decode_manifest(data):
+            case Manifest() as manifest:
+                return manifest
+            case TooNew(version):
+                raise FormatTooNew(
+                    f"{path} in {self.store.url} has format {version}, this library reads up to {FORMAT_VERSION}",
+                    cause="the checkpoint was written by a newer Penstock",
+                    next_step="upgrade Penstock, or restore an older checkpoint with restore=N",
+                    path=path,
+                )
+            case Unreadable(why):
+                raise CorruptFile(
+                    f"{path} in {self.store.url}: {why}",
+                    cause="the file was damaged or edited after it was written",
+                    next_step=f"restore it from a copy, or go back to an older checkpoint: {self._others(checkpoint)}",
+                    path=path,
+                )
+
+    def publish(self, manifest: Manifest) -> int:
+        """Makes a checkpoint exist; returns its size in bytes. Nobody can publish the same id twice.
+
+        Raises: `Fenced` when another driver was first.
+        """
+        data = encode_manifest(manifest)
+        path = manifest_path(manifest.checkpoint)
+        try:
+            self.store.create(path, data)
+        except AlreadyExists:
+            if self.store.read(path) != data:
+                raise self._fenced(manifest) from None
+        return len(data)
+
+    def claim_generation(self, driver: Driver) -> Generation:
+        """Takes the next free generation; every driver with a lower one has lost."""
+        generation = Generation(max(self._numbers(GENERATIONS), default=0) + 1)
+        while True:
+            try:
+                self.store.create(generation_path(generation), msgspec.json.encode(driver))
+            except AlreadyExists:
+                generation = Generation(generation + 1)
+            else:
+                return generation
+
+    def superseded(self, generation: Generation) -> bool:
+        return self.store.exists(generation_path(generation + 1))
+
+    def verify_files(self, manifest: Manifest) -> None:
+        """Checks that every file of a checkpoint is there with its size; its bytes are checked when they are read.
+
+        Raises: `MissingFile`, `CorruptFile`.
+        """
+        sizes = {entry.path: entry.bytes for folder in DATA_FOLDERS for entry in self.store.list(folder)}
+        segments = [segment for edge in manifest.edges.values() for segment in edge.segments]
+        state = [file for files in manifest.state.values() for file in files]
+        for file in (*segments, *state):
+            found = sizes.get(file.path)
+            where = f"{file.path} in {self.store.url}, needed by checkpoint {manifest.checkpoint},"
+            advice = f"restore it from a copy, or an older checkpoint: {self._others(CheckpointId(manifest.checkpoint))}"
+            if found is None:
+                raise MissingFile(
+                    f"{where} does not exist", cause="it was deleted by hand", next_step=advice, path=file.path
+                )
+            if found != file.bytes:
+                raise CorruptFile(
+                    f"{where} has {found} bytes, {file.bytes} were written",
+                    cause="the file was truncated or edited after it was written",
+                    next_step=advice,
+                    path=file.path,
+                )
+
+    def _numbers(self, folder: str) -> list[int]:
+        names = (entry.path.rpartition("/")[2] for entry in self.store.list(folder))
+        return sorted(int(name[:10]) for name in names if name[:10].isdigit() and name[10:] == ".json")
+
+    def _others(self, checkpoint: CheckpointId) -> str:
+        others = [number for number in self.ids() if number != checkpoint]
+        return "restore=" + " or ".join(map(str, others[-3:])) if others else "there is no other one"
+
+    def _no_such(self, checkpoint: CheckpointId) -> NoSuchCheckpoint:
+        ids = self.ids()
+        held = f"it holds {ids[0]} to {ids[-1]}" if ids else "it holds none"
+        return NoSuchCheckpoint(
+            f"checkpoint {checkpoint} is not in {self.store.url}; {held}",
+            cause="it was never published, or expired (option retain)",
+            next_step="choose one that is there, or leave restore out for the newest",
+        )
+
+    def _fenced(self, ours: Manifest) -> Fenced:
+        theirs = self.read(CheckpointId(ours.checkpoint))
+        return Fenced(
+            f"checkpoint {ours.checkpoint} was published by generation {theirs.generation}; "
+            f"this driver is generation {ours.generation}",
+            cause="a second driver was started on the same checkpoint folder",
+            next_step="let the newer one run; this one has stopped and changed nothing more",
+            generation=ours.generation,
+            newer_generation=theirs.generation,
+        )

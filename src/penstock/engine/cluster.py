@@ -1,0 +1,54 @@
+"""The one interface through which the engine has work done; Spark implements it, and so does the test runner."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from penstock.graph import Stage
+from penstock.protocol.ids import BatchId
+from penstock.protocol.plan import StagePlan
+from penstock.protocol.report import SubtaskReport
+
+
+@dataclass(frozen=True, slots=True)
+class OfferedBatch:
+    """A micro-batch that Structured Streaming hands over: `frame` is what the cluster knows to read."""
+
+    batch_id: BatchId
+    frame: object
+    offsets_digest: str | None
+    query_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class StageJob:
+    """One stage of one epoch."""
+
+    stage: Stage
+    plan: StagePlan
+    batch: OfferedBatch | None
+
+
+class JobFailed(Exception):
+    """The cluster could not finish a job: executors lost, subtasks failing again and again. Nothing counts."""
+
+
+class Cluster(Protocol):
+    """Runs the subtasks of a stage."""
+
+    @property
+    def slots(self) -> int:
+        """How many subtasks run at the same time."""
+        ...
+
+    def run(self, job: StageJob) -> list[SubtaskReport]:
+        """One report per launched subtask, of the winning attempts only.
+
+        Raises: `JobFailed`.
+        """
+        ...
+
+    def cancel(self) -> None:
+        """Ends a running job early; its `run` raises `JobFailed`."""
+        ...

@@ -1,0 +1,89 @@
+"""Removes files that no retained checkpoint names, in a background thread (B13).
+
+A crash between any two steps leaves at most files that nobody names; the next sweep finds them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from penstock.engine.checkpoints import DATA_FOLDERS, Checkpoints, manifest_path
+from penstock.errors import PenstockError
+from penstock.protocol.garbage import garbage, retired
+from penstock.protocol.ids import CheckpointId, Generation
+from penstock.protocol.manifest import Manifest
+
+SWEEP_EVERY = 50
+"""Checkpoints between two full listings; in between, only files that drop out of retained manifests are deleted."""
+
+
+class Collector:
+    """Deletes old manifests, then the files that only they named; sweeps leftovers of failed attempts now and then."""
+
+    def __init__(
+        self,
+        checkpoints: Checkpoints,
+        generation: Generation,
+        retain: int,
+        on_failure: Callable[[Exception], None],
+    ) -> None:
+        self._checkpoints, self._generation, self._retain = checkpoints, generation, retain
+        self._on_failure = on_failure
+        self._retained: dict[CheckpointId, frozenset[str]] = {}
+        self._published: list[Manifest] = []
+        self._since_sweep = SWEEP_EVERY
+        self._changed = threading.Condition()
+        self._ending = False
+        self._thread = threading.Thread(target=self._run, name="penstock-collector", daemon=True)
+
+    def start(self) -> None:
+        """Learns what older checkpoints need, then goes on in the background."""
+        for checkpoint in self._checkpoints.ids():
+            try:
+                self._retained[checkpoint] = self._checkpoints.read(checkpoint).files()
+            except PenstockError:
+                self._since_sweep = -1  # what a damaged manifest needs is not known: no sweep in this run
+        self._thread.start()
+
+    def published(self, manifest: Manifest) -> None:
+        with self._changed:
+            self._published.append(manifest)
+            self._changed.notify_all()
+
+    def finish(self) -> None:
+        with self._changed:
+            self._ending = True
+            self._changed.notify_all()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not self._published and not self._ending:
+                    self._changed.wait()
+                if not self._published:
+                    return
+                batch, self._published = self._published, []
+            try:
+                self._collect(batch)
+            except Exception as error:  # garbage is harmless; a failed deletion must not stop the stream
+                self._on_failure(error)
+
+    def _collect(self, published: list[Manifest]) -> None:
+        store = self._checkpoints.store
+        for manifest in published:
+            self._retained[CheckpointId(manifest.checkpoint)] = manifest.files()
+        dropped: set[str] = set()
+        for checkpoint in retired(self._retained, self._retain):
+            store.delete([manifest_path(checkpoint)])
+            dropped |= self._retained.pop(checkpoint)
+        needed = frozenset().union(*self._retained.values())
+        store.delete(sorted(dropped - needed))
+        if self._since_sweep >= 0:
+            self._since_sweep += len(published)
+        if self._since_sweep >= SWEEP_EVERY:
+            self._since_sweep = 0
+            files = [entry.path for folder in DATA_FOLDERS for entry in store.list(folder)]
+            newest = CheckpointId(published[-1].checkpoint)
+            store.delete(garbage(files, needed, generation=self._generation, published=newest))

@@ -1,0 +1,193 @@
+"""The commit coordinator: commits published checkpoints to their tables, off the epochs' critical path (C2).
+
+One thread per sink, so that sinks do not wait for each other. The thread decides nothing by itself:
+`protocol.commit` says what to commit. An exception from a commit means *unknown outcome*: the table is asked before
+anything else happens.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from penstock.errors import CommitFailed, Fenced, PenstockError, TablePositionMismatch
+from penstock.protocol.commit import (
+    Agreed,
+    CommitBatch,
+    CommitReceipt,
+    TableAhead,
+    TableBehind,
+    acknowledged,
+    next_commit,
+    reconcile,
+    with_pending,
+)
+from penstock.protocol.ids import CheckpointId, Generation
+from penstock.protocol.manifest import Committable, SinkState
+from penstock.sinks.base import Committer
+
+TRIES = 5
+FIRST_PAUSE_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """A commit that succeeded, for events."""
+
+    sink: str
+    batch: CommitBatch
+    receipt: CommitReceipt
+    duration_s: float
+
+
+def agree(name: str, state: SinkState, committer: Committer) -> SinkState:
+    """The sink's state after asking its table.
+
+    Raises: `TablePositionMismatch` when table and checkpoint cannot both be right.
+    """
+    table = committer.committed_up_to(state.snapshot)
+    match reconcile(state, table):
+        case Agreed(sink):
+            return sink
+        case TableBehind(wanted, found):
+            raise TablePositionMismatch(
+                f"sink {name}: the checkpoint knows that checkpoint {wanted} was committed, "
+                f"the table's newest commit of ours is {found if found is not None else 'missing'}",
+                cause="the table was rolled back, dropped and made again, or its snapshots expired",
+                next_step="restore the checkpoint that fits the table (restore=N), or write to a new table from a new"
+                " checkpoint folder",
+            )
+        case TableAhead(found, newest):
+            raise TablePositionMismatch(
+                f"sink {name}: the table holds checkpoint {found} of ours, this checkpoint knows only of {newest}",
+                cause="an older checkpoint or an old copy of the folder is being restored; what it would write again"
+                " is already in the table",
+                next_step=f"roll the table back to the snapshot of checkpoint {newest}, restore a newer checkpoint, or"
+                " write to a new table",
+            )
+
+
+class SinkCommits:
+    """Commits of one sink, in order, in a thread of its own."""
+
+    def __init__(
+        self,
+        name: str,
+        state: SinkState,
+        committer: Committer,
+        *,
+        generation: Generation,
+        still_leader: Callable[[], bool],
+        on_commit: Callable[[Commit], None],
+        on_failure: Callable[[PenstockError], None],
+    ) -> None:
+        self._name, self._state, self._committer = name, state, committer
+        self._generation, self._still_leader = generation, still_leader
+        self._on_commit, self._on_failure = on_commit, on_failure
+        self._changed = threading.Condition()
+        self._ending = False
+        self._thread = threading.Thread(target=self._run, name=f"penstock-commit-{name}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    @property
+    def state(self) -> SinkState:
+        with self._changed:
+            return self._state
+
+    def published(self, checkpoint: CheckpointId, committables: tuple[Committable, ...]) -> None:
+        with self._changed:
+            self._state = with_pending(self._state, checkpoint, committables)
+            self._changed.notify_all()
+
+    def finish(self) -> None:
+        """Commits what is pending, then ends the thread. A thread that failed has already ended."""
+        with self._changed:
+            self._ending = True
+            self._changed.notify_all()
+        if self._thread.is_alive():
+            self._thread.join()
+        self._committer.close()
+
+    def _run(self) -> None:
+        try:
+            while (batch := self._next()) is not None:
+                self._commit(batch)
+        except PenstockError as error:
+            self._on_failure(error)
+        except BaseException as error:  # a thread must not die in silence (B12)
+            self._on_failure(_failed(self._name, error))
+
+    def _next(self) -> CommitBatch | None:
+        with self._changed:
+            while (batch := next_commit(self._state, self._generation)) is None and not self._ending:
+                self._changed.wait()
+            return batch
+
+    def _commit(self, batch: CommitBatch) -> None:
+        start = time.monotonic()
+        receipt = self._try(batch)
+        with self._changed:
+            self._state = acknowledged(self._state, receipt)
+        self._on_commit(Commit(self._name, batch, receipt, time.monotonic() - start))
+
+    def _try(self, batch: CommitBatch) -> CommitReceipt:
+        pause_s = FIRST_PAUSE_S
+        properties = {"penstock.checkpoint": str(batch.permit.checkpoint)}
+        for attempt in range(1, TRIES + 1):
+            try:
+                return self._committer.commit(
+                    batch.permit, batch.committables, properties=properties, still_leader=self._still_leader
+                )
+            except Fenced:
+                raise
+            except Exception as error:  # unknown outcome, whatever it was: ask the table
+                if attempt == TRIES:
+                    raise _failed(self._name, error) from error
+            with self._changed:
+                self._changed.wait(pause_s)
+            pause_s *= 2
+            table = self._committer.committed_up_to(self.state.snapshot)
+            if table is not None and table.checkpoint >= batch.permit.checkpoint:
+                return table
+        raise AssertionError("unreachable")
+
+
+def _failed(sink: str, error: BaseException) -> PenstockError:
+    if isinstance(error, PenstockError):
+        return error
+    return CommitFailed(
+        f"sink {sink}: {type(error).__name__}: {error}",
+        cause="the table's storage or catalog refused the commit several times",
+        next_step="fix it and start again: the committables are in the checkpoint and will be committed first",
+        sink=sink,
+    )
+
+
+class CommitCoordinator:
+    """All sinks of a query; each commits independently and has its own position."""
+
+    def __init__(self, sinks: Mapping[str, SinkCommits]) -> None:
+        self._sinks = dict(sinks)
+
+    def start(self) -> None:
+        for sink in self._sinks.values():
+            sink.start()
+
+    def states(self) -> dict[str, SinkState]:
+        return {name: sink.state for name, sink in self._sinks.items()}
+
+    def published(self, checkpoint: CheckpointId, committables: Mapping[str, tuple[Committable, ...]]) -> None:
+        for name, sink in self._sinks.items():
+            sink.published(checkpoint, committables.get(name, ()))
+
+    def uncommitted(self) -> int:
+        """Checkpoints that wait at the slowest sink."""
+        return max((len(state.pending) for state in self.states().values()), default=0)
+
+    def finish(self) -> None:
+        for sink in self._sinks.values():
+            sink.finish()

@@ -1,0 +1,168 @@
+"""One epoch: plan each stage, have it run, check that records add up, publish the checkpoint.
+
+A failed epoch publishes nothing; the next one starts from the same manifest with other file names.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from penstock.engine.checkpoints import Checkpoints
+from penstock.engine.cluster import Cluster, OfferedBatch, StageJob
+from penstock.engine.pace import Pace
+from penstock.errors import ConservationError, LostReport, PenstockError
+from penstock.graph import Pipeline, Stage
+from penstock.protocol.advance import Draft, absorb, missing_reports, unbalanced
+from penstock.protocol.commit import with_pending
+from penstock.protocol.ids import CheckpointId, Generation
+from penstock.protocol.manifest import Committable, Manifest, SinkState, SourcePosition
+from penstock.protocol.plan import StagePlan, plan_subtasks
+from penstock.protocol.report import SubtaskReport, Timing
+
+
+@dataclass(frozen=True, slots=True)
+class EpochResult:
+    """A published epoch and what it took."""
+
+    manifest: Manifest
+    committables: Mapping[str, tuple[Committable, ...]]
+    reports: tuple[SubtaskReport, ...]
+    batch: OfferedBatch | None
+    duration_s: float
+    publish_s: float
+    manifest_bytes: int
+
+    @property
+    def timings(self) -> tuple[Timing, ...]:
+        return tuple(report.timing for report in self.reports if report.timing is not None)
+
+
+@dataclass(slots=True)
+class EpochRunner:
+    """Runs epochs one after another; `manifest` is always the newest published checkpoint."""
+
+    pipeline: Pipeline
+    cluster: Cluster
+    checkpoints: Checkpoints
+    generation: Generation
+    manifest: Manifest
+    parallelism: dict[str, int]
+    epoch_s: float | None
+    now: Callable[[], str]
+    pace: Pace = field(default_factory=Pace)
+
+    def run(self, batch: OfferedBatch | None, sinks: Callable[[], Mapping[str, SinkState]]) -> EpochResult:
+        """One epoch, with `batch` or on in-flight data alone. `sinks` is asked right before publishing.
+
+        Raises: `JobFailed`, or the `PenstockError` that a subtask met; nothing was published then.
+        """
+        started = time.monotonic()
+        draft = Draft(edges=self.manifest.edges, state=self.manifest.state)
+        reports: list[SubtaskReport] = []
+        for index, stage in enumerate(self.pipeline.stages):
+            plan = self._plan(stage, draft, batch, started, len(self.pipeline.stages) - index)
+            if plan.launched():
+                answers = self._run_stage(stage, plan, batch)
+                draft = absorb(draft, plan, answers)
+                reports += answers
+        self._check(draft)
+        publishing = time.monotonic()
+        manifest = self._next_manifest(draft, batch, sinks())
+        manifest_bytes = self.checkpoints.publish(manifest)
+        self.manifest = manifest
+        ended = time.monotonic()
+        self.pace.published(ended - publishing)
+        return EpochResult(
+            manifest, draft.committables, tuple(reports), batch, ended - started, ended - publishing, manifest_bytes
+        )
+
+    def _plan(
+        self, stage: Stage, draft: Draft, batch: OfferedBatch | None, started: float, stages_left: int
+    ) -> StagePlan:
+        live = frozenset(edge.name for edge in stage.source_inputs) if batch is not None else frozenset()
+        subtasks = plan_subtasks(
+            inputs={edge.name: draft.edges[edge.name] for edge in stage.inputs},
+            live=live,
+            state={operator: draft.state.get(operator, ()) for operator in stage.stateful},
+            parallelism=self.parallelism[stage.name],
+            max_parallelism=self.manifest.max_parallelism,
+        )
+        launched = sum(subtask.has_work for subtask in subtasks)
+        budget_s = None
+        if self.epoch_s is not None:
+            left_s = max(0.0, self.epoch_s - (time.monotonic() - started))
+            budget_s = self.pace.budget(
+                stage.name, left_s, stages_left=stages_left, launched=launched, slots=self.cluster.slots, live=bool(live)
+            )
+        return StagePlan(
+            stage=stage.name,
+            checkpoint=self.manifest.checkpoint + 1,
+            generation=int(self.generation),
+            parallelism=self.parallelism[stage.name],
+            max_parallelism=self.manifest.max_parallelism,
+            budget_s=budget_s,
+            row_cost_s=self.pace.row_cost_s.get(stage.name),
+            consumer_parallelism={edge.name: self.parallelism[edge.consumer] for edge in stage.outputs},
+            subtasks=subtasks,
+        )
+
+    def _run_stage(self, stage: Stage, plan: StagePlan, batch: OfferedBatch | None) -> list[SubtaskReport]:
+        started = time.monotonic()
+        reports = self.cluster.run(StageJob(stage, plan, batch))
+        for report in reports:
+            if report.failure is not None:
+                raise PenstockError.from_report(report.failure)
+        missing = missing_reports(plan, reports)
+        if missing:
+            raise LostReport(
+                f"stage {stage.name}, checkpoint {plan.checkpoint}: subtasks {list(missing)} of {plan.parallelism} "
+                f"gave no report or more than one ({len(reports)} reports for {len(plan.launched())} launched)",
+                cause="Spark left partitions out or merged them: adaptive execution, or another partitioning",
+                next_step="keep spark.sql.adaptive.enabled=false for this query (pen.spark_conf()), then start again",
+            )
+        self.pace.observe(stage.name, plan, time.monotonic() - started, self.cluster.slots, reports)
+        return reports
+
+    def _check(self, draft: Draft) -> None:
+        """Conservation, before anything is published (A7)."""
+        violations = (*draft.violations, *unbalanced(draft.edges))
+        if violations:
+            raise ConservationError(
+                "; ".join(f"{violation.where}: {violation.what}" for violation in violations),
+                cause="a fault in Penstock or in Spark's delivery of records; nothing of this epoch was published",
+                next_step="start again from the last checkpoint, and report this message with events.jsonl",
+                checkpoint=self.manifest.checkpoint + 1,
+            )
+
+    def _next_manifest(
+        self, draft: Draft, batch: OfferedBatch | None, sinks: Mapping[str, SinkState]
+    ) -> Manifest:
+        checkpoint = CheckpointId(self.manifest.checkpoint + 1)
+        return msgspec.structs.replace(
+            self.manifest,
+            checkpoint=int(checkpoint),
+            parent=self.manifest.checkpoint,
+            created_at=self.now(),
+            parallelism=dict(self.parallelism),
+            source=self.manifest.source if batch is None else _position(batch),
+            edges=dict(draft.edges),
+            state=dict(draft.state),
+            sinks={
+                name: with_pending(state, checkpoint, draft.committables.get(name, ()))
+                for name, state in sinks.items()
+            },
+        )
+
+
+def _position(batch: OfferedBatch) -> SourcePosition:
+    return SourcePosition(
+        batch_id=int(batch.batch_id), offsets_digest=batch.offsets_digest, query_id=batch.query_id
+    )
+
+
+def rows_consumed(reports: Sequence[SubtaskReport]) -> int:
+    return sum(part.consumed for report in reports for part in report.inputs)

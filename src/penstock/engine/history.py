@@ -1,0 +1,97 @@
+"""The history of a query: events go to ``events.jsonl``, to listeners, and into the handle's progress."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from penstock.engine.commits import Commit
+from penstock.engine.epochs import EpochResult, rows_consumed
+from penstock.observe.events import BytesWritten, Committed, EpochPublished, Event, encode_event
+from penstock.protocol.ids import BatchId, CheckpointId, SinkName, StageName
+from penstock.store.base import Store
+
+EVENTS = "events.jsonl"
+_log = logging.getLogger("penstock")
+
+Listener = Callable[[Event], None]
+
+
+def utc_now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+class History:
+    """Records events from any thread. A history that cannot be written never stops the stream."""
+
+    def __init__(self, store: Store, listeners: tuple[Listener, ...] = ()) -> None:
+        self._store, self._listeners = store, listeners
+        self._lock = threading.Lock()
+        self._last: EpochPublished | None = None
+
+    @property
+    def last_epoch(self) -> EpochPublished | None:
+        return self._last
+
+    def record(self, event: Event) -> None:
+        with self._lock:
+            if isinstance(event, EpochPublished):
+                self._last = event
+            try:
+                self._store.append(EVENTS, encode_event(event))
+            except Exception as error:
+                _log.warning("events.jsonl: %s", error)
+            for listener in self._listeners:
+                try:
+                    listener(event)
+                except Exception:
+                    _log.exception("a listener failed on %s", type(event).__name__)
+
+
+def epoch_event(result: EpochResult) -> EpochPublished:
+    manifest, reports = result.manifest, result.reports
+    inputs = [part for report in reports for part in report.inputs]
+    outputs = [part for report in reports for part in report.outputs]
+    segments = [segment for part in (*(p.spilled for p in inputs), *(p.segments for p in outputs)) for segment in part]
+    added = [change.added for report in reports for change in report.state if change.added is not None]
+    fired = [timing.barrier_delay_s for timing in result.timings if timing.barrier_fired]
+    committed = [state.committed for state in manifest.sinks.values() if state.committed is not None]
+    return EpochPublished(
+        at=utc_now(),
+        checkpoint=CheckpointId(manifest.checkpoint),
+        kind="drain" if result.batch is None else "ingest",
+        batch_id=None if result.batch is None else BatchId(result.batch.batch_id),
+        rows_in=sum(part.live_accepted for part in inputs),
+        rows_processed=rows_consumed(reports),
+        rows_out=sum(sink.rows for report in reports for sink in report.sinks),
+        rows_in_flight=manifest.rows_in_flight,
+        bytes_in_flight=manifest.bytes_in_flight,
+        segments_in_flight=manifest.segments_in_flight,
+        duration_s=result.duration_s,
+        job_s=result.duration_s - result.publish_s,
+        publish_s=result.publish_s,
+        barrier_fired=bool(fired),
+        barrier_delay_s=max(fired, default=0.0),
+        bytes_written=BytesWritten(
+            segments=sum(segment.bytes for segment in segments),
+            state=sum(file.bytes for file in added),
+            manifest=result.manifest_bytes,
+        ),
+        parallelism={StageName(stage): count for stage, count in manifest.parallelism.items()},
+        committed=CheckpointId(min(committed)) if committed else None,
+    )
+
+
+def commit_event(commit: Commit) -> Committed:
+    return Committed(
+        at=utc_now(),
+        sink=SinkName(commit.sink),
+        first=CheckpointId(commit.batch.pending[0].checkpoint),
+        last=CheckpointId(commit.batch.pending[-1].checkpoint),
+        snapshot=commit.receipt.snapshot,
+        rows=sum(pending.rows for pending in commit.batch.pending),
+        files=commit.receipt.files,
+        duration_s=commit.duration_s,
+    )

@@ -1,0 +1,213 @@
+"""The handle of a running query: progress, rescaling, stopping, and the error that ended it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping
+
+from penstock.config import Config
+from penstock.engine.checkpoints import Checkpoints
+from penstock.engine.collect import Collector
+from penstock.engine.commits import CommitCoordinator
+from penstock.engine.epochs import EpochResult, EpochRunner
+from penstock.engine.feed import Feed
+from penstock.engine.history import History, epoch_event, utc_now
+from penstock.engine.loop import EpochLoop, LoopEvents
+from penstock.errors import ConfigError, Fenced, PenstockError, StageFailed
+from penstock.graph import Pipeline
+from penstock.observe.events import EpochFailed, EpochPublished, QueryStopped, Rescaled, StopReason
+from penstock.protocol.ids import CheckpointId, StageName
+from penstock.protocol.manifest import Manifest
+
+_log = logging.getLogger("penstock")
+
+
+class Query:
+    """A running query. Its methods may be called from any thread."""
+
+    def __init__(
+        self, *, name: str, pipeline: Pipeline, config: Config, runner: EpochRunner, feed: Feed, history: History
+    ) -> None:
+        self.name = name
+        self._pipeline, self._config, self._runner = pipeline, config, runner
+        self._feed, self._history = feed, history
+        self._stopping = False
+        self._drained = False
+        self._ended = threading.Event()
+        self._loop: EpochLoop
+        self._coordinator: CommitCoordinator
+        self._collector: Collector
+
+    # -- for users -----------------------------------------------------------------------------------------------
+
+    @property
+    def is_active(self) -> bool:
+        return not self._ended.is_set()
+
+    @property
+    def generation(self) -> int:
+        return int(self._runner.generation)
+
+    @property
+    def waiting_for(self) -> str | None:
+        """Why no epoch runs right now, if none does."""
+        return self._loop.waiting_for
+
+    def progress(self) -> EpochPublished | None:
+        """The last epoch of this run."""
+        return self._history.last_epoch
+
+    def checkpoints(self) -> list[int]:
+        """Ids of the checkpoints that can be restored."""
+        return [int(number) for number in self._runner.checkpoints.ids()]
+
+    def manifest(self) -> Manifest:
+        """The newest checkpoint."""
+        return self._runner.manifest
+
+    def exception(self) -> PenstockError | None:
+        """The error that ended the query, if one did."""
+        return self._loop.error
+
+    def rescale(self, parallelism: int | Mapping[str, int]) -> None:
+        """Changes the number of subtasks from the next epoch on, without a restart: of all operators, or by name.
+
+        Raises: `ConfigError`.
+        """
+        wanted = _by_stage(self._pipeline, parallelism, self._runner.manifest.max_parallelism)
+        for stage, count in wanted.items():
+            old = self._runner.parallelism[stage]
+            if old != count:
+                self._history.record(Rescaled(at=utc_now(), stage=StageName(stage), old=old, new=count))
+        self._loop.request_rescale(wanted)
+
+    def await_termination(self, timeout: float | None = None) -> bool:
+        """Waits for the end; True when the query ended in time. Ctrl-C stops the query after its running epoch.
+
+        Raises: the `PenstockError` that ended the query.
+        """
+        try:
+            ended = self._ended.wait(timeout)
+        except KeyboardInterrupt:
+            self.stop()
+            raise
+        error = self.exception()
+        if ended and error is not None:
+            raise error
+        return ended
+
+    def stop(self, *, drain: bool = False) -> None:
+        """Ends the query after its running epoch; with `drain`, after everything in flight was processed.
+
+        Raises: the `PenstockError` that ended the query before.
+        """
+        self._drained = drain
+        self._stopping = True
+        self._loop.request_stop(drain=drain)
+        self._ended.wait()
+        error = self.exception()
+        if error is not None:
+            raise error
+
+    # -- for the engine ------------------------------------------------------------------------------------------
+
+    def begin(self, coordinator: CommitCoordinator, collector: Collector) -> None:
+        self._coordinator, self._collector = coordinator, collector
+        events = LoopEvents(published=self._on_published, failed=self._on_failed, waiting=self._on_waiting)
+        self._loop = EpochLoop(self._runner, coordinator, self._config, events)
+        collector.start()
+        collector.published(self._runner.manifest)
+        coordinator.start()
+        self._loop.start()
+        threading.Thread(target=self._close_at_end, name="penstock-query", daemon=True).start()
+        try:
+            self._feed.start(self._loop.offer, self._loop.end_of_source, self._on_feed_failure)
+        except Exception:
+            self._loop.request_stop(drain=False)
+            self._ended.wait()
+            raise
+
+    def wake(self) -> None:
+        self._loop.wake()
+
+    def fail(self, error: PenstockError) -> None:
+        self._loop.fail(error)
+
+    def on_collector_failure(self, error: Exception) -> None:
+        _log.warning("files that nobody needs could not be removed: %s", error)
+
+    def _on_published(self, result: EpochResult) -> None:
+        self._history.record(epoch_event(result))
+        self._collector.published(result.manifest)
+
+    def _on_failed(self, checkpoint: int, error: Exception, attempt: int) -> None:
+        code = error.code if isinstance(error, PenstockError) else StageFailed.code
+        self._history.record(
+            EpochFailed(
+                at=utc_now(), checkpoint=CheckpointId(checkpoint), attempt=attempt, code=code, message=str(error)
+            )
+        )
+
+    def _on_waiting(self, why: str) -> None:
+        _log.debug("%s waits: %s", self.name, why)
+
+    def _on_feed_failure(self, error: BaseException) -> None:
+        if self._stopping or self._loop.error is not None:
+            self._loop.end_of_source()
+            return
+        lines = [line for line in str(error).splitlines() if line.strip()]
+        self._loop.fail(
+            StageFailed(
+                f"Structured Streaming stopped: {lines[0] if lines else type(error).__name__}",
+                cause="the source failed, or the streaming query was stopped from outside",
+                next_step="look at the Spark log; nothing published was lost, start again to go on",
+            )
+        )
+
+    def _close_at_end(self) -> None:
+        """Runs once, when the loop has ended for whatever reason."""
+        self._loop.join()
+        try:
+            self._feed.stop()
+        except Exception as error:
+            _log.warning("Structured Streaming did not stop cleanly: %s", error)
+        self._coordinator.finish()
+        self._collector.finish()
+        error = self._loop.error
+        self._history.record(
+            QueryStopped(at=utc_now(), reason=self._reason(error), error=None if error is None else error.to_report())
+        )
+        self._ended.set()
+
+    def _reason(self, error: PenstockError | None) -> StopReason:
+        if isinstance(error, Fenced):
+            return "fenced"
+        if error is not None:
+            return "failed"
+        if not self._stopping:
+            return "finished"
+        return "drained" if self._drained else "stopped"
+
+
+def _by_stage(pipeline: Pipeline, parallelism: int | Mapping[str, int], max_parallelism: int) -> dict[str, int]:
+    stage_of = pipeline.stage_of()
+    if isinstance(parallelism, int):
+        parallelism = {stage.name: parallelism for stage in pipeline.stages}
+    for operator, count in parallelism.items():
+        if operator not in stage_of:
+            raise ConfigError(
+                f"there is no operator {operator!r}; operators are {', '.join(stage_of)}",
+                cause="a typing error, or an operator without a name= of its own",
+                next_step="use the names of operators as above",
+            )
+        if not 1 <= count <= max_parallelism:
+            raise ConfigError(
+                f"parallelism {count} of {operator} is not between 1 and {max_parallelism}",
+                cause="a subtask needs at least one key group of its own",
+                next_step=f"choose 1 to {max_parallelism}",
+            )
+    return {stage_of[operator]: count for operator, count in parallelism.items()}
+
+
+__all__ = ["Checkpoints", "Query"]

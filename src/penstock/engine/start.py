@@ -1,0 +1,203 @@
+"""Starting a query: everything that can be refused is refused before anything is changed, then the driver takes
+over the checkpoint, settles what the tables already hold, and begins."""
+
+from __future__ import annotations
+
+import os
+import socket
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+import penstock
+from penstock.config import Config
+from penstock.engine.checkpoints import Checkpoints, Driver
+from penstock.engine.cluster import Cluster
+from penstock.engine.collect import Collector
+from penstock.engine.commits import CommitCoordinator, SinkCommits, agree
+from penstock.engine.epochs import EpochRunner
+from penstock.engine.feed import Feed
+from penstock.engine.history import History, Listener, commit_event, utc_now
+from penstock.engine.query import Query
+from penstock.errors import CheckpointMismatch, ConfigError, Fenced
+from penstock.graph import Pipeline
+from penstock.observe.events import QueryStarted
+from penstock.protocol.ids import CheckpointId, Generation, StageName
+from penstock.protocol.manifest import FORMAT_VERSION, Manifest
+from penstock.protocol.recover import Comparison, compare_shapes, first_manifest, takeover
+from penstock.sinks.base import Committer
+from penstock.store import open_store
+from penstock.store.base import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """How to make what the engine works with, once the store is open."""
+
+    cluster: Callable[[Store, str], Cluster]
+    feed: Callable[[Store], Feed]
+
+
+def start_query(
+    pipeline: Pipeline, config: Config, surroundings: Surroundings, listeners: tuple[Listener, ...] = ()
+) -> Query:
+    """Raises: any `PenstockError`; the checkpoint and the tables are then as they were."""
+    parallelism = resolve_parallelism(pipeline, config.parallelism, config)
+    store = open_store(config.checkpoint)
+    checkpoints = Checkpoints(store)
+    base = _base(checkpoints, pipeline, config)
+    for binding in pipeline.sinks():
+        binding.sink.check(binding.schema)
+    committers = {
+        binding.name: binding.sink.open_committer(commit_user(base.identity, binding.name))
+        for binding in pipeline.sinks()
+    }
+    for name, committer in committers.items():
+        agree(name, base.sinks[name], committer)
+    checkpoints.verify_files(base)
+
+    generation = checkpoints.claim_generation(
+        Driver(socket.gethostname(), os.getpid(), utc_now(), penstock.__version__)
+    )
+    manifest = _take_over(checkpoints, base, config, generation, parallelism)
+    history = History(store, listeners)
+    name = config.name or PurePosixPath(store.url).name
+    history.record(
+        QueryStarted(
+            at=utc_now(),
+            name=name,
+            generation=generation,
+            restored=CheckpointId(base.checkpoint) if base.checkpoint else None,
+            parallelism={StageName(stage): count for stage, count in parallelism.items()},
+            max_parallelism=manifest.max_parallelism,
+            version=penstock.__version__,
+        )
+    )
+    feed = surroundings.feed(store)
+    if manifest.parent != manifest.checkpoint - 1 and manifest.parent is not None:
+        feed.rewind(manifest.source.batch_id)
+    runner = EpochRunner(
+        pipeline=pipeline,
+        cluster=surroundings.cluster(store, name),
+        checkpoints=checkpoints,
+        generation=generation,
+        manifest=manifest,
+        parallelism=parallelism,
+        epoch_s=config.epoch,
+        now=utc_now,
+    )
+    query = Query(name=name, pipeline=pipeline, config=config, runner=runner, feed=feed, history=history)
+    coordinator = _coordinator(query, checkpoints, manifest, committers, generation, history)
+    collector = Collector(checkpoints, generation, config.retain, query.on_collector_failure)
+    query.begin(coordinator, collector)
+    return query
+
+
+def commit_user(identity: str, sink: str) -> str:
+    """Belongs to the checkpoint, not to the run: a restarted or copied query is the same committer."""
+    return f"penstock-{identity}-{sink}"
+
+
+def resolve_parallelism(pipeline: Pipeline, wanted: object, config: Config) -> dict[str, int]:
+    """Subtasks per stage; a mapping may name any operator of a stage."""
+    stage_of = pipeline.stage_of()
+    if not isinstance(wanted, int) and wanted is not None:
+        assert isinstance(wanted, dict)
+        unknown = sorted(set(wanted) - set(stage_of))
+        if unknown:
+            raise ConfigError(
+                f"parallelism names {', '.join(map(repr, unknown))}; operators are {', '.join(stage_of)}",
+                cause="a typing error, or an operator without a name= of its own",
+                next_step="use the names of operators as above",
+            )
+        by_stage = {stage_of[operator]: count for operator, count in wanted.items()}
+        return {stage.name: by_stage.get(stage.name, config.parallelism_of(stage.name)) for stage in pipeline.stages}
+    return {stage.name: config.parallelism_of(stage.name) for stage in pipeline.stages}
+
+
+def _base(checkpoints: Checkpoints, pipeline: Pipeline, config: Config) -> Manifest:
+    """The checkpoint to go on from, known to fit."""
+    if config.restore is not None and not isinstance(config.restore, int):
+        raise ConfigError(
+            f"restore={config.restore!r}",
+            cause="restore takes the id of a checkpoint in the same folder",
+            next_step="to start from a copy, set checkpoint= to the copied folder",
+            option="restore",
+        )
+    stored = checkpoints.newest() if config.restore is None else checkpoints.read(CheckpointId(config.restore))
+    shape = pipeline.shape()
+    if stored is None:
+        return first_manifest(
+            identity=uuid.uuid4().hex,
+            library=penstock.__version__,
+            format_version=FORMAT_VERSION,
+            max_parallelism=config.max_parallelism,
+            shape=shape,
+            created_at=utc_now(),
+        )
+    rows = compare_shapes(stored.shape, shape)
+    if not all(row.fits for row in rows):
+        raise _misfit(stored, checkpoints.store.url, rows)
+    if stored.max_parallelism != config.max_parallelism:
+        raise CheckpointMismatch(
+            f"checkpoint {stored.checkpoint} has max_parallelism {stored.max_parallelism}, "
+            f"{config.max_parallelism} was asked for",
+            cause="max_parallelism is fixed for the life of a checkpoint",
+            next_step=f"start with max_parallelism={stored.max_parallelism}",
+        )
+    return stored
+
+
+def _misfit(stored: Manifest, url: str, rows: tuple[Comparison, ...]) -> CheckpointMismatch:
+    width = max(len(row.what) for row in rows)
+    table = "\n".join(f"    {row.what:<{width}}  {row.verdict:<12}  {row.detail}".rstrip() for row in rows)
+    return CheckpointMismatch(
+        f"checkpoint {stored.checkpoint} in {url} against this pipeline:\n{table}",
+        cause="the folder belongs to another pipeline, or the pipeline was changed since",
+        next_step="start the pipeline that wrote it, or use a new checkpoint folder (and table) for this one",
+    )
+
+
+def _take_over(
+    checkpoints: Checkpoints, base: Manifest, config: Config, generation: Generation, parallelism: dict[str, int]
+) -> Manifest:
+    """Publishes the first manifest of this generation; an older driver may get one more in before."""
+    while True:
+        newest = checkpoints.newest()
+        if newest is not None and config.restore is None:
+            base = newest
+        last = CheckpointId(newest.checkpoint if newest is not None else 0)
+        manifest = takeover(base, newest=last, generation=generation, parallelism=parallelism, created_at=utc_now())
+        try:
+            checkpoints.publish(manifest)
+        except Fenced:
+            if checkpoints.read(CheckpointId(manifest.checkpoint)).generation > generation:
+                raise
+        else:
+            return manifest
+
+
+def _coordinator(
+    query: Query,
+    checkpoints: Checkpoints,
+    manifest: Manifest,
+    committers: dict[str, Committer],
+    generation: Generation,
+    history: History,
+) -> CommitCoordinator:
+    """Asks each table again, now that no older driver can publish, and leaves the rest to the sinks' threads."""
+    return CommitCoordinator(
+        {
+            name: SinkCommits(
+                name,
+                agree(name, manifest.sinks[name], committer),
+                committer,
+                generation=generation,
+                still_leader=lambda: not checkpoints.superseded(generation),
+                on_commit=lambda commit: (history.record(commit_event(commit)), query.wake())[0],
+                on_failure=query.fail,
+            )
+            for name, committer in committers.items()
+        }
+    )

@@ -1,0 +1,190 @@
+"""Every error a user can meet: a code, what was seen, the likely cause and the next step.
+
+This file is the catalogue; docs/errors.md is generated from it (``python -m penstock.errors``). Errors travel from
+a subtask to the driver as an `ErrorReport`, never as a pickled exception.
+"""
+
+from __future__ import annotations
+
+import errno
+from typing import Any, ClassVar
+
+from penstock.protocol.report import ErrorReport
+
+
+class PenstockError(Exception):
+    """Root of all errors that Penstock raises."""
+
+    code: ClassVar[str] = "PEN-000"
+    title: ClassVar[str] = "Penstock failed"
+
+    def __init__(self, seen: str, *, cause: str = "", next_step: str = "", **fields: Any) -> None:
+        self.seen, self.cause, self.next_step = seen, cause, next_step
+        self.fields = {name: str(value) for name, value in fields.items()}
+        parts = [f"{self.title}: {seen}"]
+        if cause:
+            parts.append(f"  likely cause: {cause}")
+        if next_step:
+            parts.append(f"  next step:    {next_step}")
+        super().__init__(f"[{self.code}] " + "\n".join(parts))
+
+    def to_report(self) -> ErrorReport:
+        return ErrorReport(self.code, self.seen, self.cause, self.next_step, self.fields)
+
+    @staticmethod
+    def from_report(report: ErrorReport) -> PenstockError:
+        kind = catalogue().get(report.code, PenstockError)
+        return kind(report.seen, cause=report.cause, next_step=report.next_step, **report.fields)
+
+
+class ConfigError(PenstockError):
+    """An option is unknown, or its value cannot be understood."""
+
+    code, title = "PEN-001", "Bad option"
+
+
+class PipelineError(PenstockError):
+    """The pipeline itself cannot work: a missing column, a key type that has no order or hash, a name used twice."""
+
+    code, title = "PEN-002", "Bad pipeline"
+
+
+class SparkSetupError(PenstockError):
+    """The Spark or Java that was found cannot run Penstock."""
+
+    code, title = "PEN-003", "Spark cannot run"
+
+
+class CheckpointMismatch(PenstockError):
+    """The checkpoint belongs to a pipeline that does not fit this one."""
+
+    code, title = "PEN-010", "The pipeline does not fit its checkpoint"
+
+
+class FormatTooNew(PenstockError):
+    """The checkpoint was written by a newer Penstock."""
+
+    code, title = "PEN-011", "The checkpoint has a newer format"
+
+
+class CorruptFile(PenstockError):
+    """A file's bytes are not those that were written."""
+
+    code, title = "PEN-012", "Corrupt file"
+
+
+class MissingFile(PenstockError):
+    """A file that a checkpoint names is gone."""
+
+    code, title = "PEN-013", "Missing file"
+
+
+class NoSuchCheckpoint(PenstockError):
+    """The checkpoint to restore does not exist."""
+
+    code, title = "PEN-014", "No such checkpoint"
+
+
+class Fenced(PenstockError):
+    """A newer driver has taken over this checkpoint; this one stops."""
+
+    code, title = "PEN-020", "Another driver took over"
+
+
+class SourceMismatch(PenstockError):
+    """Structured Streaming's own checkpoint does not fit ours (A12)."""
+
+    code, title = "PEN-021", "The source's position does not fit the checkpoint"
+
+
+class ConservationError(PenstockError):
+    """Records were lost or doubled inside an epoch; the checkpoint was not published (A7)."""
+
+    code, title = "PEN-022", "Records do not add up"
+
+
+class LostReport(PenstockError):
+    """A Spark job ended well but subtasks gave no report, or more than one."""
+
+    code, title = "PEN-023", "Reports of subtasks are missing"
+
+
+class OperatorFailed(PenstockError):
+    """User code raised an exception on a record (D8)."""
+
+    code, title = "PEN-030", "An operator failed"
+
+
+class SubtaskFailed(PenstockError):
+    """A subtask met an error that is not the operator's: a file, a disk, a table writer."""
+
+    code, title = "PEN-031", "A subtask failed"
+
+
+class StorageFailed(PenstockError):
+    """The checkpoint's or the table's storage refused an operation: full, read-only, unreachable."""
+
+    code, title = "PEN-032", "Storage failed"
+
+
+class StageFailed(PenstockError):
+    """A Spark job failed more often than epochs are retried."""
+
+    code, title = "PEN-033", "A Spark job failed"
+
+
+class TableMismatch(PenstockError):
+    """The table's columns do not fit the stream's."""
+
+    code, title = "PEN-040", "The table does not fit the stream"
+
+
+class TableRefused(PenstockError):
+    """This kind of table cannot be written exactly once."""
+
+    code, title = "PEN-041", "The table cannot be written exactly once"
+
+
+class TablePositionMismatch(PenstockError):
+    """Table and checkpoint disagree about what was committed."""
+
+    code, title = "PEN-042", "Table and checkpoint disagree"
+
+
+class CommitFailed(PenstockError):
+    """A commit failed for good."""
+
+    code, title = "PEN-043", "Commit failed"
+
+
+def catalogue() -> dict[str, type[PenstockError]]:
+    """Every error class by its code."""
+    found: dict[str, type[PenstockError]] = {}
+    pending = [PenstockError]
+    while pending:
+        kind = pending.pop()
+        found[kind.code] = kind
+        pending.extend(kind.__subclasses__())
+    return dict(sorted(found.items()))
+
+
+def storage_failed(path: str, error: OSError) -> PenstockError:
+    """The `StorageFailed` (or `MissingFile`) that tells what an `OSError` on `path` means."""
+    if error.errno == errno.ENOENT:
+        return MissingFile(
+            f"{path} does not exist",
+            cause="the file or its folder was deleted or moved while a checkpoint still needed it",
+            next_step="restore the folder from a copy, or restore an older checkpoint (restore=N)",
+            path=path,
+        )
+    advice = {
+        errno.ENOSPC: ("the disk is full", "free space, then start again: nothing published was lost"),
+        errno.EDQUOT: ("the disk quota is used up", "raise the quota, then start again: nothing published was lost"),
+        errno.EACCES: ("the folder is not readable or writable for this user", "fix its permissions"),
+        errno.EPERM: ("the folder is not writable for this user", "fix its permissions"),
+        errno.EROFS: ("the file system is read-only", "use a writable location"),
+    }
+    cause, next_step = advice.get(error.errno or 0, ("the storage refused the operation", "check the storage"))
+    return StorageFailed(
+        f"{path}: {error.strerror or error}", cause=cause, next_step=next_step, path=path, errno=error.errno
+    )

@@ -1,0 +1,145 @@
+"""What happened to a query, as typed events: one JSON line each in ``events.jsonl``.
+
+The history is for people, CLI and dashboard; recovery never reads it. So reading is lenient: a line that a crash
+tore apart, and an event of a newer Penstock, are left out; fields that are not known are ignored.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from penstock.protocol.ids import BatchId, CheckpointId, Generation, SinkName, StageName
+from penstock.protocol.report import ErrorReport
+
+EpochKind: TypeAlias = Literal["ingest", "drain", "takeover"]
+StopReason: TypeAlias = Literal["stopped", "drained", "finished", "failed", "fenced"]
+
+
+class BytesWritten(msgspec.Struct, frozen=True, kw_only=True):
+    """What a checkpoint cost on storage (A5: independent of the backlog)."""
+
+    segments: int = 0
+    state: int = 0
+    manifest: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.segments + self.state + self.manifest
+
+
+class _Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag=True):
+    """`at`: when, in UTC, as ISO 8601."""
+
+    at: str
+
+
+class QueryStarted(_Event, frozen=True, kw_only=True):
+    """A driver claimed a generation; `restored` is the checkpoint it goes on from, None for a new query."""
+
+    name: str
+    generation: Generation
+    restored: CheckpointId | None
+    parallelism: dict[StageName, int]
+    max_parallelism: int
+    version: str
+
+
+class EpochPublished(_Event, frozen=True, kw_only=True):
+    """An epoch ended in a checkpoint."""
+
+    checkpoint: CheckpointId
+    kind: EpochKind
+    batch_id: BatchId | None
+    rows_in: int
+    rows_processed: int
+    rows_out: int
+    rows_in_flight: int
+    bytes_in_flight: int
+    segments_in_flight: int
+    duration_s: float
+    job_s: float
+    publish_s: float
+    barrier_fired: bool
+    barrier_delay_s: float
+    """How long after the barrier the last subtask stopped; 0 if none had to be stopped."""
+    bytes_written: BytesWritten
+    parallelism: dict[StageName, int]
+    committed: CheckpointId | None
+    """Up to here every sink was known to be committed when this checkpoint was published."""
+
+
+class EpochFailed(_Event, frozen=True, kw_only=True):
+    """An attempt at an epoch published nothing."""
+
+    checkpoint: CheckpointId
+    attempt: int
+    code: str
+    message: str
+
+
+class Committed(_Event, frozen=True, kw_only=True):
+    """A table took over the checkpoints `first` to `last` in one snapshot (C3, C12)."""
+
+    sink: SinkName
+    first: CheckpointId
+    last: CheckpointId
+    snapshot: int | None
+    rows: int
+    files: int
+    duration_s: float
+
+
+class CommitRetried(_Event, frozen=True, kw_only=True):
+    """A commit's outcome is unknown; the table will be asked, and the commit repeated if it has not arrived."""
+
+    sink: SinkName
+    first: CheckpointId
+    last: CheckpointId
+    attempt: int
+    message: str
+
+
+class Rescaled(_Event, frozen=True, kw_only=True):
+    """A stage runs with another number of subtasks from the next epoch on (B2)."""
+
+    stage: StageName
+    old: int
+    new: int
+
+
+class QueryStopped(_Event, frozen=True, kw_only=True):
+    """The driver ended; `error` tells why if it did not mean to."""
+
+    reason: StopReason
+    error: ErrorReport | None = None
+
+
+Event: TypeAlias = QueryStarted | EpochPublished | EpochFailed | Committed | CommitRetried | Rescaled | QueryStopped
+
+_ENCODER = msgspec.json.Encoder()
+_DECODER: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
+# Every event begins with its tag, and inside JSON strings quotes are escaped: nothing else looks like this.
+_BEGIN = b'{"event":'
+
+
+def encode_event(event: Event) -> bytes:
+    """One line, with its line break."""
+    line = _ENCODER.encode(event) + b"\n"
+    assert line.startswith(_BEGIN)
+    return line
+
+
+def decode_events(data: bytes) -> list[Event]:
+    """All whole events in a history.
+
+    After a crash in the middle of a line the next driver's first event stands on the same line; it is found.
+    """
+    events: list[Event] = []
+    for line in data.split(b"\n"):
+        try:
+            events.append(_DECODER.decode(line[max(0, line.rfind(_BEGIN)) :]))
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            continue
+    return events

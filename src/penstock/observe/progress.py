@@ -1,0 +1,57 @@
+"""Events as lines for a terminal: one aligned line per epoch, one per commit."""
+
+from __future__ import annotations
+
+from penstock.observe.events import Committed, EpochPublished
+
+
+def format_epoch(event: EpochPublished) -> str:
+    """One line; columns stay aligned from epoch to epoch."""
+    in_flight = f"{event.rows_in_flight:>11,} rows {human_bytes(event.bytes_in_flight):>8}"
+    barrier = f"+{human_seconds(event.barrier_delay_s)}" if event.barrier_fired else "–"
+    committed = "–" if event.committed is None else str(event.committed)
+    return (
+        f"epoch {event.checkpoint:>6} {event.kind:<8} in {event.rows_in:>11,}  processed {event.rows_processed:>11,}  "
+        f"in flight {in_flight}  barrier {barrier:>7}  publish {human_seconds(event.publish_s):>6}  "
+        f"committed {committed:>6}"
+    )
+
+
+def format_commit(event: Committed) -> str:
+    """One line: what became visible in the table."""
+    checkpoints = str(event.last) if event.first == event.last else f"{event.first}–{event.last}"
+    snapshot = "no snapshot" if event.snapshot is None else f"snapshot {event.snapshot}"
+    return (
+        f"commit {checkpoints} to {event.sink}: {snapshot}, {event.rows:,} rows in {event.files:,} "
+        f"{'file' if event.files == 1 else 'files'}, {human_seconds(event.duration_s)}"
+    )
+
+
+def human_bytes(count: int) -> str:
+    """A size in at most eight characters, in the units in which options are written.
+
+    >>> human_bytes(999), human_bytes(64_000_000)
+    ('999 B', '64.0 MB')
+    """
+    if count < 1000:
+        return f"{count} B"
+    value = float(count)
+    for unit in ("KB", "MB", "GB", "TB"):
+        value /= 1000
+        # 999.95 would be printed as 1000.0
+        if value < 999.95:
+            return f"{value:.1f} {unit}"
+    return f"{value / 1000:.1f} PB"
+
+
+def human_seconds(seconds: float) -> str:
+    """A duration in at most six characters, up to a day.
+
+    >>> human_seconds(0.0123), human_seconds(2.5), human_seconds(600)
+    ('12 ms', '2.5 s', '10 min')
+    """
+    if seconds < 0.9995:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 99.95:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.0f} min"

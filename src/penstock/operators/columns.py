@@ -1,0 +1,72 @@
+"""What an operator demands of its input columns, checked when the pipeline is built."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import pyarrow as pa
+
+from penstock.channel.hashing import why_unsupported
+from penstock.errors import PipelineError
+
+
+def describe(schema: pa.Schema) -> str:
+    """Columns for people.
+
+    >>> describe(pa.schema({"user": pa.int64(), "name": pa.string()}))
+    'user int64, name string'
+    """
+    return ", ".join(f"{field.name} {field.type}" for field in schema) or "no columns"
+
+
+def require_column(operator: str, schema: pa.Schema, name: str, wanted_by: str) -> pa.Field:
+    """The column's field. Raises: `PipelineError` if there is not exactly one of that name."""
+    found = schema.get_all_field_indices(name)
+    if len(found) == 1:
+        return schema.field(found[0])
+    seen = f"{wanted_by} needs the column {name!r}, which is " + ("not there" if not found else "there more than once")
+    raise PipelineError(
+        f"{operator}: {seen}",
+        cause="a misspelled name, or a step before that renames or drops the column",
+        next_step=f"use one of the input's columns: {describe(schema)}",
+        operator=operator,
+        column=name,
+    )
+
+
+def key_schema(operator: str, schema: pa.Schema, keys: Sequence[str]) -> pa.Schema:
+    """The key columns, which must be there, differ and have a type that can be a key. Raises: `PipelineError`."""
+    if not keys:
+        raise PipelineError(
+            f"{operator}: no key columns",
+            cause="key_by() was called without columns",
+            next_step=f"name at least one of: {describe(schema)}",
+            operator=operator,
+        )
+    refuse_doubles(operator, keys, "a key column")
+    fields = [require_column(operator, schema, name, "its key") for name in keys]
+    for field in fields:
+        if (why := why_unsupported(field.type)) is not None:
+            raise PipelineError(
+                f"{operator}: the key column {field.name!r} has type {field.type}",
+                cause=why,
+                next_step="cast the column before key_by, or use another key",
+                operator=operator,
+                column=field.name,
+            )
+    return pa.schema(fields)
+
+
+def refuse_doubles(operator: str, names: Iterable[str], what: str) -> None:
+    """Raises: `PipelineError` for the first name that comes twice."""
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise PipelineError(
+                f"{operator}: {name!r} is {what} twice",
+                cause="two columns of one name cannot be told apart",
+                next_step="give one of them another name",
+                operator=operator,
+                column=name,
+            )
+        seen.add(name)

@@ -1,0 +1,153 @@
+"""User code that raised: which record it was, and an error that says so (D8)."""
+
+from __future__ import annotations
+
+import json
+import os
+import sysconfig
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.errors import OperatorFailed
+
+RECORD_CHARS_MAX = 1_000
+_MESSAGE_CHARS_MAX = 2_000
+_ITEMS_MAX = 100
+
+_PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
+_LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+
+
+class BadOutput(Exception):
+    """What user code returned does not fit the declared columns."""
+
+    def __init__(self, seen: str, next_step: str) -> None:
+        super().__init__(seen)
+        self.next_step = next_step
+
+
+@dataclass(frozen=True, slots=True)
+class Culprit:
+    """The row of a slice that makes user code fail; not `exact` if it fails only together with rows behind it."""
+
+    row: int
+    rows: int
+    exact: bool
+
+
+def find_culprit(batch: pa.RecordBatch, run: Callable[[pa.RecordBatch], object], error: Exception) -> Culprit:
+    """Finds the first failing row by halving; `run` has failed on the whole batch with `error`.
+
+    Runs user code at most log2(rows) + 1 times more, on copies, so that it cannot have changed what it gets.
+    """
+    start, stop = 0, batch.num_rows
+    failing = (start, stop)
+    while stop - start > 1:
+        middle = (start + stop) // 2
+        if _fails(batch, start, middle, run, error):
+            stop = middle
+            failing = (start, stop)
+        else:
+            start = middle
+    if failing != (start, stop) and _fails(batch, start, stop, run, error):
+        failing = (start, stop)
+    rows = failing[1] - failing[0]
+    return Culprit(failing[0], rows, exact=rows == 1)
+
+
+def _fails(
+    batch: pa.RecordBatch, start: int, stop: int, run: Callable[[pa.RecordBatch], object], error: Exception
+) -> bool:
+    """Whether these rows alone raise the same kind of error."""
+    try:
+        run(batch.take(pa.array(np.arange(start, stop))))
+    except Exception as again:  # noqa: BLE001 - user code may raise anything
+        return type(again) is type(error)
+    return False
+
+
+def batch_failed(
+    operator: str, batch: pa.RecordBatch, run: Callable[[pa.RecordBatch], object], error: Exception
+) -> OperatorFailed:
+    """The error for a function over batches, with the record that `find_culprit` finds."""
+    if not batch.num_rows:
+        return operator_failed(operator, error, "")
+    culprit = find_culprit(batch, run, error)
+    note = ""
+    if not culprit.exact:
+        note = f"no row fails alone; the smallest slice that fails has {culprit.rows} rows, this is its first"
+    return operator_failed(operator, error, record_of(batch, culprit.row), note=note)
+
+
+def operator_failed(operator: str, error: Exception, record: str, *, note: str = "") -> OperatorFailed:
+    """The error that tells what user code raised, where, and on which record."""
+    if isinstance(error, BadOutput):
+        seen, cause, next_step = str(error), "the function's output does not fit its schema", error.next_step
+    else:
+        seen = _shortened(f"{type(error).__name__}: {error}", _MESSAGE_CHARS_MAX)
+        if place := location(error):
+            seen += f" (at {place})"
+        cause = "the function cannot take this record"
+        next_step = "correct the function or filter such records out before it, then start again: nothing is lost"
+    if record:
+        seen += f"\n  record:       {record}" + (f" ({note})" if note else "")
+    fields = {"exception": type(error).__name__, "record": record, "note": note}
+    return OperatorFailed(
+        f"{operator}: {seen}",
+        cause=cause,
+        next_step=next_step,
+        operator=operator,
+        **{name: value for name, value in fields.items() if value},
+    )
+
+
+def location(error: Exception) -> str:
+    """File, line and function where the user's own code was last, in the deepest frame if it never was."""
+    frames = traceback.extract_tb(error.__traceback__)
+    if not frames:
+        return ""
+    own = [frame for frame in frames if _is_users(frame.filename)]
+    frame = (own or frames)[-1]
+    return f"{frame.filename}:{frame.lineno} in {frame.name}"
+
+
+def _is_users(path: str) -> bool:
+    return not path.startswith((_PACKAGE, *_LIBRARIES)) and not path.endswith((".pyx", ".pxi"))
+
+
+def record_of(batch: pa.RecordBatch, row: int) -> str:
+    """One row as JSON, cut to a length that fits into a message."""
+    return as_json({name: batch.column(i)[row].as_py() for i, name in enumerate(batch.schema.names)})
+
+
+def as_json(record: Mapping[str, Any]) -> str:
+    """A record as JSON of at most `RECORD_CHARS_MAX` characters.
+
+    >>> as_json({"user": 7, "picture": b"\\x01\\xff"})
+    '{"user": 7, "picture": "01ff"}'
+    """
+    return _shortened(json.dumps(_plain(record), ensure_ascii=False, default=str), RECORD_CHARS_MAX)
+
+
+def _plain(value: Any) -> Any:
+    """The value as JSON knows it, large ones cut first: a record may be larger than memory has room for its text."""
+    match value:
+        case str():
+            return value[:RECORD_CHARS_MAX]
+        case bytes():
+            return value[:RECORD_CHARS_MAX].hex()
+        case Mapping():
+            return {str(name): _plain(item) for name, item in list(value.items())[:_ITEMS_MAX]}
+        case list() | tuple():
+            return [_plain(item) for item in value[:_ITEMS_MAX]]
+    return value
+
+
+def _shortened(text: str, chars_max: int) -> str:
+    return text if len(text) <= chars_max else text[: chars_max - 1] + "…"

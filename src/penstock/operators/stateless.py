@@ -1,0 +1,202 @@
+"""Operators without state: functions over batches, filters, functions over rows (D1).
+
+A slice goes through user code as a whole; if it fails, nothing of it is emitted.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.errors import PipelineError
+from penstock.operators.base import Operator, Records, StateSchema
+from penstock.operators.columns import describe
+from penstock.operators.convert import batch_of_rows, check_row, first_misfit, fit_batches, python_rows
+from penstock.operators.failing import BadOutput, batch_failed, operator_failed, record_of
+
+if TYPE_CHECKING:
+    from penstock.state.keyed import KeyedState
+
+BatchFunction: TypeAlias = Callable[[pa.RecordBatch], "pa.RecordBatch | pa.Table | Iterable[pa.RecordBatch]"]
+Predicate: TypeAlias = "Callable[[pa.RecordBatch], pa.Array] | pc.Expression"
+RowFunction: TypeAlias = Callable[[dict[str, Any]], Iterable[Mapping[str, Any]]]
+
+
+class _Stateless:
+    """What specs without state have in common."""
+
+    @property
+    def state_schema(self) -> StateSchema | None:
+        return None
+
+    @property
+    def emits_at_end(self) -> bool:
+        return False
+
+
+@dataclass(frozen=True)
+class MapBatches(_Stateless):
+    """A function from batches to batches; its output is cast to `output_schema` where nothing is lost."""
+
+    name: str
+    function: BatchFunction
+    input_schema: pa.Schema
+    output_schema: pa.Schema
+
+    def __post_init__(self) -> None:
+        _require_callable(self.name, self.function, "map_batches")
+
+    @property
+    def kind(self) -> str:
+        return "map_batches"
+
+    def build(self, state: KeyedState | None) -> Operator:
+        assert state is None
+        return BatchOperator(self.name, self._apply)
+
+    def _apply(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+        return fit_batches(self.function(batch), self.output_schema)
+
+
+@dataclass(frozen=True, eq=False)  # comparing two expressions makes a third one
+class Filter(_Stateless):
+    """Keeps the rows for which the predicate is true; null counts as false, as in SQL."""
+
+    name: str
+    predicate: Predicate
+    input_schema: pa.Schema
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.predicate, pc.Expression):
+            _require_callable(self.name, self.predicate, "filter")
+            return
+        try:
+            self.input_schema.empty_table().filter(self.predicate)
+        except (pa.ArrowException, TypeError) as error:
+            raise PipelineError(
+                f"{self.name}: the expression {self.predicate} cannot be evaluated: {error}",
+                cause="it names a column that is not there, or is no condition",
+                next_step=f"write a condition over the input's columns: {describe(self.input_schema)}",
+                operator=self.name,
+            ) from error
+
+    @property
+    def kind(self) -> str:
+        return "filter"
+
+    @property
+    def output_schema(self) -> pa.Schema:
+        return self.input_schema
+
+    def build(self, state: KeyedState | None) -> Operator:
+        assert state is None
+        return BatchOperator(self.name, self._apply)
+
+    def _apply(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+        if isinstance(self.predicate, pc.Expression):
+            kept = batch.filter(self.predicate)
+        else:
+            kept = batch.filter(_mask(self.predicate(batch), batch.num_rows))
+        return [kept] if kept.num_rows else []
+
+
+@dataclass(frozen=True)
+class FlatMap(_Stateless):
+    """A function from one row to any number of rows, both as dicts."""
+
+    name: str
+    function: RowFunction
+    input_schema: pa.Schema
+    output_schema: pa.Schema
+
+    def __post_init__(self) -> None:
+        _require_callable(self.name, self.function, "flat_map")
+
+    @property
+    def kind(self) -> str:
+        return "flat_map"
+
+    def build(self, state: KeyedState | None) -> Operator:
+        assert state is None
+        return RowOperator(self)
+
+
+class BatchOperator:
+    """Runs a function over batches, slice by slice."""
+
+    def __init__(self, name: str, apply: Callable[[pa.RecordBatch], list[pa.RecordBatch]]) -> None:
+        self._name = name
+        self._apply = apply
+
+    def process(self, records: Records) -> Iterator[pa.RecordBatch]:
+        try:
+            outputs = self._apply(records.batch)
+        except Exception as error:
+            raise batch_failed(self._name, records.batch, self._apply, error) from error
+        return iter(outputs)
+
+    def finish(self) -> Iterator[pa.RecordBatch]:
+        return iter(())
+
+
+class RowOperator:
+    """Runs a `FlatMap` row by row."""
+
+    def __init__(self, spec: FlatMap) -> None:
+        self._spec = spec
+        self._names = frozenset(spec.output_schema.names)
+
+    def process(self, records: Records) -> Iterator[pa.RecordBatch]:
+        outputs: list[Mapping[str, Any]] = []
+        ends: list[int] = []
+        for number, row in enumerate(python_rows(records.batch)):
+            try:
+                outputs.extend(self._call(row))
+            except Exception as error:
+                raise operator_failed(self._spec.name, error, record_of(records.batch, number)) from error
+            ends.append(len(outputs))
+        if not outputs:
+            return iter(())
+        try:
+            return iter((batch_of_rows(outputs, self._spec.output_schema),))
+        except BadOutput as error:
+            culprit = bisect_right(ends, first_misfit(outputs, self._spec.output_schema))
+            raise operator_failed(self._spec.name, error, record_of(records.batch, culprit)) from error
+
+    def _call(self, row: dict[str, Any]) -> list[Mapping[str, Any]]:
+        result: object = self._spec.function(row)
+        if not isinstance(result, Iterable) or isinstance(result, str | bytes | Mapping):
+            raise BadOutput(f"wanted an iterable of rows, got {type(result).__name__}", "yield rows or return a list")
+        produced = list(result)
+        for output in produced:
+            check_row(output, self._names)
+        return produced
+
+    def finish(self) -> Iterator[pa.RecordBatch]:
+        return iter(())
+
+
+def _mask(result: object, rows: int) -> pa.Array:
+    advice = "return one true or false per row"
+    try:
+        mask = result if isinstance(result, pa.Array | pa.ChunkedArray) else pa.array(result)
+    except (pa.ArrowException, TypeError) as error:
+        raise BadOutput(f"wanted a boolean array, got {type(result).__name__}", advice) from error
+    if not pa.types.is_boolean(mask.type) or len(mask) != rows:
+        raise BadOutput(f"wanted a boolean array of {rows} rows, got {len(mask)} of type {mask.type}", advice)
+    return mask
+
+
+def _require_callable(operator: str, function: object, method: str) -> None:
+    if not callable(function):
+        raise PipelineError(
+            f"{operator}: {method} got {type(function).__name__} {function!r:.100}",
+            cause="the argument is not a function",
+            next_step=f"pass a function to {method}, without calling it",
+            operator=operator,
+        )

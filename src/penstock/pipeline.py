@@ -1,0 +1,181 @@
+"""What users write: streams of Spark DataFrames, operators on them, sinks at their ends.
+
+Nothing runs until `start`. Streams are immutable; each method returns a new one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from penstock.compiler import Node, OperatorNode, SinkNode, SourceNode, check_columns, check_keys, compile_pipeline, schema_of
+from penstock.config import Config
+from penstock.errors import PipelineError
+from penstock.operators.aggregate import RunningAggregate
+from penstock.operators.aggregates import Aggregate
+from penstock.operators.base import OperatorSpec
+from penstock.operators.passing import Pass
+from penstock.operators.process import KeyedProcess, Process
+from penstock.operators.stateless import Filter, FlatMap, MapBatches
+from penstock.sinks.base import Sink
+
+if TYPE_CHECKING:
+    import os
+
+    from pyspark.sql import DataFrame
+
+    from penstock.engine.history import Listener
+    from penstock.engine.query import Query
+    from penstock.spark.schemas import SchemaLike
+
+
+def read(frame: DataFrame, *, name: str = "source") -> Stream:
+    """A stream of the rows of a streaming DataFrame. Whatever came before must be deterministic.
+
+    Raises: `PipelineError`.
+    """
+    from penstock.spark.schemas import frame_schema
+
+    if not frame.isStreaming:
+        raise PipelineError(
+            f"{name} is not a streaming DataFrame",
+            cause="it was read with spark.read",
+            next_step="read it with spark.readStream (trigger='available_now' ends when everything was read)",
+        )
+    schema = frame_schema(frame)
+    check_columns(schema, f"source {name}")
+    return Stream(SourceNode(name, schema, frame))
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """Records without a key."""
+
+    _node: Node
+
+    @property
+    def schema(self) -> pa.Schema:
+        return schema_of(self._node)
+
+    def map_batches(
+        self, fn: Callable[[pa.RecordBatch], Any], schema: SchemaLike | None = None, *, name: str | None = None
+    ) -> Stream:
+        """Calls `fn` with Arrow record batches; it returns one, a table, or several. Without `schema`: the same columns."""
+        return self._then(
+            MapBatches(name or "map_batches", fn, self.schema, _schema(schema) if schema else self.schema), name
+        )
+
+    def filter(self, predicate: Any, *, name: str | None = None) -> Stream:
+        """Keeps the rows for which `predicate` is true: a function of a batch, or a ``pyarrow.compute`` expression."""
+        return self._then(Filter(name or "filter", predicate, self.schema), name)
+
+    def flat_map(
+        self, fn: Callable[[dict[str, Any]], Any], schema: SchemaLike | None = None, *, name: str | None = None
+    ) -> Stream:
+        """Calls `fn` with each row as a dict; it returns any number of rows."""
+        return self._then(
+            FlatMap(name or "flat_map", fn, self.schema, _schema(schema) if schema else self.schema), name
+        )
+
+    def union(self, *others: Stream, name: str | None = None) -> Stream:
+        """This stream's rows and those of others with the same columns."""
+        for other in others:
+            if other.schema != self.schema:
+                raise PipelineError(
+                    f"union of different columns:\n    {self.schema}\n    {other.schema}",
+                    cause="all inputs of a union need the same columns in the same order",
+                    next_step="select the same columns on each side",
+                )
+        inputs = (self._node, *(other._node for other in others))
+        return Stream(OperatorNode(Pass(name or "union", self.schema), name is not None, inputs))
+
+    def key_by(self, *columns: str) -> KeyedStream:
+        """Groups records by key: records of one key are processed in order, by one subtask, with the key's state.
+
+        Raises: `PipelineError` for a column that is missing or cannot be a key.
+        """
+        return KeyedStream(self._node, check_keys(self.schema, columns))
+
+    def write(self, sink: Sink, *, name: str | None = None) -> Output:
+        """Ends the stream in a sink."""
+        return Output(SinkNode(name, sink, self._node))
+
+    def _then(self, spec: OperatorSpec, name: str | None) -> Stream:
+        check_columns(spec.output_schema, f"operator {spec.name}")
+        return Stream(OperatorNode(spec, name is not None, (self._node,)))
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedStream:
+    """Records with a key."""
+
+    _node: Node
+    keys: tuple[str, ...]
+
+    def aggregate(self, *, name: str | None = None, **aggregates: Aggregate) -> Stream:
+        """Running aggregates per key: one updated row per key that was touched, per epoch.
+
+        Raises: `PipelineError`.
+        """
+        spec = RunningAggregate(name or "aggregate", schema_of(self._node), self.keys, aggregates)
+        return self._then(spec, name)
+
+    def process(self, process: KeyedProcess | type[KeyedProcess], *, name: str | None = None) -> Stream:
+        """User code per key, with state.
+
+        Raises: `PipelineError`.
+        """
+        from penstock.spark.schemas import arrow_schema, arrow_type
+
+        spec = Process.of(
+            name or "process", process, schema_of(self._node), self.keys, to_schema=arrow_schema, to_type=arrow_type
+        )
+        return self._then(spec, name)
+
+    def _then(self, spec: OperatorSpec, name: str | None) -> Stream:
+        check_columns(spec.output_schema, f"operator {spec.name}")
+        return Stream(OperatorNode(spec, name is not None, (self._node,), self.keys))
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A stream that ends in a sink."""
+
+    _node: SinkNode
+
+    def start(
+        self, checkpoint: str | os.PathLike[str], *, listeners: tuple[Listener, ...] = (), **options: object
+    ) -> Query:
+        """Starts the query; see `Config` for the options.
+
+        Raises: `PenstockError`.
+        """
+        return start(self, checkpoint=checkpoint, listeners=listeners, **options)
+
+
+def start(
+    *outputs: Output,
+    checkpoint: str | os.PathLike[str],
+    listeners: tuple[Listener, ...] = (),
+    **options: object,
+) -> Query:
+    """Starts one query with one or several outputs.
+
+    Raises: `PenstockError`.
+    """
+    from penstock.spark.launch import launch
+
+    config = Config.of(checkpoint, **options)
+    return launch(compile_pipeline([output._node for output in outputs]), config, listeners)
+
+
+def _schema(schema: SchemaLike) -> pa.Schema:
+    from penstock.spark.schemas import arrow_schema
+
+    return arrow_schema(schema)
+
+
+__all__ = ["KeyedStream", "Output", "Stream", "read", "start"]

@@ -1,0 +1,204 @@
+"""From reports to the next checkpoint: what was consumed, what is in flight, which files hold the state.
+
+Nothing is trusted: each report must answer one launched subtask's plan, each cursor must move forward inside what
+was planned, and the rows that readers found must be the rows that were in flight. What does not fit becomes a
+`Violation`; a draft with violations is never published (A7).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import msgspec
+
+from penstock.protocol.keygroups import KeyGroupRange
+from penstock.protocol.manifest import (
+    Committable,
+    EdgeState,
+    Segment,
+    Span,
+    StateFile,
+)
+from penstock.protocol.plan import StagePlan
+from penstock.protocol.reads import SpanProgress
+from penstock.protocol.report import StateReport, SubtaskReport
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A fact about an epoch that cannot be if every record was handled once."""
+
+    where: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A checkpoint in the making; each stage's reports make the next draft."""
+
+    edges: Mapping[str, EdgeState]
+    state: Mapping[str, tuple[StateFile, ...]]
+    committables: Mapping[str, tuple[Committable, ...]] = field(default_factory=dict)
+    violations: tuple[Violation, ...] = ()
+
+
+def missing_reports(plan: StagePlan, reports: Sequence[SubtaskReport]) -> tuple[int, ...]:
+    """Subtasks that were launched but gave no report, or gave more than one."""
+    wanted = [subtask.subtask for subtask in plan.launched()]
+    given = [report.subtask for report in reports]
+    return tuple(sorted({k for k in (*wanted, *given) if given.count(k) != 1 or wanted.count(k) != 1}))
+
+
+def absorb(draft: Draft, plan: StagePlan, reports: Sequence[SubtaskReport]) -> Draft:
+    """The draft after one stage. Reports must be complete (`missing_reports`) and free of failures."""
+    assert not missing_reports(plan, reports)
+    ordered = sorted(reports, key=lambda report: report.subtask)
+    edges, violations = dict(draft.edges), [*draft.violations, *_foreign(plan, ordered)]
+    for edge in _input_edges(plan):
+        edges[edge], found = _advance_input(edge, edges[edge], ordered)
+        violations += found
+    for report in ordered:
+        for output in report.outputs:
+            edges[output.edge] = _extended(edges[output.edge], output.rows, output.segments)
+    state = dict(draft.state)
+    for report in ordered:
+        groups = plan.subtasks[report.subtask].groups
+        for change in report.state:
+            state[change.operator] = advance_state(state.get(change.operator, ()), change, groups)
+    committables = dict(draft.committables)
+    for report in ordered:
+        for sink in report.sinks:
+            committables[sink.sink] = (*committables.get(sink.sink, ()), *sink.committables)
+    return replace(
+        draft, edges=edges, state=state, committables=committables, violations=tuple(violations)
+    )
+
+
+def _foreign(plan: StagePlan, reports: Iterable[SubtaskReport]) -> list[Violation]:
+    """Reports that answer another plan: a stale attempt's must never be taken (C5)."""
+    return [
+        Violation(plan.stage, f"a report of {report.stage} for checkpoint {report.checkpoint}")
+        for report in reports
+        if (report.stage, report.checkpoint) != (plan.stage, plan.checkpoint)
+    ]
+
+
+def _input_edges(plan: StagePlan) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(part.edge for subtask in plan.subtasks for part in subtask.inputs))
+
+
+def _advance_input(
+    name: str, edge: EdgeState, reports: Iterable[SubtaskReport]
+) -> tuple[EdgeState, list[Violation]]:
+    inputs = [part for report in reports for part in report.inputs if part.edge == name]
+    progress: dict[str, list[SpanProgress]] = {}
+    for part in inputs:
+        for span in part.spans:
+            progress.setdefault(span.path, []).append(span)
+    violations: list[Violation] = []
+    segments: list[Segment] = []
+    for segment in edge.segments:
+        advanced, found = advance_segment(segment, progress.pop(segment.path, []))
+        violations += (Violation(name, what) for what in found)
+        if advanced.rows_left > 0:
+            segments.append(advanced)
+    violations += (Violation(name, f"{path} was read but is not in flight") for path in progress)
+    consumed = sum(part.consumed for part in inputs)
+    after = EdgeState(accepted=edge.accepted, consumed=edge.consumed + consumed, segments=tuple(segments))
+    for part in inputs:
+        after = _extended(after, part.live_accepted, part.spilled)
+    return after, violations
+
+
+def _extended(edge: EdgeState, accepted: int, segments: tuple[Segment, ...]) -> EdgeState:
+    return msgspec.structs.replace(
+        edge, accepted=edge.accepted + accepted, segments=(*edge.segments, *segments)
+    )
+
+
+def advance_segment(segment: Segment, reads: Sequence[SpanProgress]) -> tuple[Segment, list[str]]:
+    """Moves a segment's cursors. A span read in parts is cut into those parts; what was not touched keeps its cursor."""
+    problems: list[str] = []
+    spans: list[Span] = []
+    left = list(reads)
+    for span in segment.spans:
+        mine = [read for read in left if _overlaps(span, read)]
+        left = [read for read in left if read not in mine]
+        spans += _advance_span(segment, span, mine, problems)
+    problems += (f"{segment.path}: key groups {read.lo} to {read.hi} were not in flight" for read in left)
+    return msgspec.structs.replace(segment, spans=_joined(spans)), problems
+
+
+def _overlaps(span: Span, read: SpanProgress) -> bool:
+    return any(part.intersect(KeyGroupRange(read.lo, read.hi)) for part in span.ranges)
+
+
+def _advance_span(segment: Segment, span: Span, reads: list[SpanProgress], problems: list[str]) -> list[Span]:
+    untouched, rows_untouched = span.ranges, span.rows_left
+    parts: list[Span] = []
+    for read in reads:
+        groups = KeyGroupRange(read.lo, read.hi)
+        problems += (f"{segment.path} [{read.lo}, {read.hi}): {what}" for what in _misread(segment, span, read))
+        if not any(part.intersect(groups) == groups for part in untouched):
+            problems.append(f"{segment.path} [{read.lo}, {read.hi}): read by two subtasks or never in flight")
+        untouched = tuple(cut for part in untouched for cut in part.subtract(groups))
+        rows_untouched -= read.rows_at_open
+        parts.append(Span(ranges=(groups,), cursor=read.cursor, rows_left=read.rows_at_open - read.consumed))
+    if rows_untouched < 0 or (not untouched and rows_untouched != 0):
+        found = span.rows_left - rows_untouched
+        problems.append(f"{segment.path}: {span.rows_left} rows were in flight, its readers found {found}")
+    if untouched:
+        parts.append(Span(ranges=untouched, cursor=span.cursor, rows_left=max(0, rows_untouched)))
+    return [part for part in parts if part.rows_left > 0]
+
+
+def _misread(segment: Segment, span: Span, read: SpanProgress) -> list[str]:
+    problems = []
+    if read.start_cursor != span.cursor:
+        problems.append(f"read from row {read.start_cursor}, not from the cursor {span.cursor}")
+    if not read.start_cursor <= read.cursor <= segment.rows:
+        problems.append(f"the cursor went from {read.start_cursor} to {read.cursor} of {segment.rows} rows")
+    if not 0 <= read.consumed <= read.rows_at_open:
+        problems.append(f"{read.consumed} rows consumed of {read.rows_at_open}")
+    return problems
+
+
+def _joined(spans: Iterable[Span]) -> tuple[Span, ...]:
+    """Neighbouring spans with the same cursor become one, so that rescaling back and forth leaves no debris."""
+    joined: list[Span] = []
+    for span in sorted(spans, key=lambda span: span.ranges):
+        last = joined[-1] if joined else None
+        if last is not None and last.cursor == span.cursor and last.ranges[-1].hi == span.ranges[0].lo:
+            middle = KeyGroupRange(last.ranges[-1].lo, span.ranges[0].hi)
+            joined[-1] = Span(
+                ranges=(*last.ranges[:-1], middle, *span.ranges[1:]),
+                cursor=span.cursor,
+                rows_left=last.rows_left + span.rows_left,
+            )
+        else:
+            joined.append(span)
+    return tuple(joined)
+
+
+def advance_state(
+    files: tuple[StateFile, ...], change: StateReport, groups: KeyGroupRange
+) -> tuple[StateFile, ...]:
+    """Takes the subtask's key groups away from the files it replaced, and adds its new file as the newest."""
+    shrunk = (_without(file, groups) if file.path in change.replaced else file for file in files)
+    kept = tuple(file for file in shrunk if file.ranges)
+    return (*kept, change.added) if change.added is not None else kept
+
+
+def _without(file: StateFile, groups: KeyGroupRange) -> StateFile:
+    ranges = tuple(cut for part in file.ranges for cut in part.subtract(groups))
+    return msgspec.structs.replace(file, ranges=ranges)
+
+
+def unbalanced(edges: Mapping[str, EdgeState]) -> tuple[Violation, ...]:
+    """Edges on which records accepted are not records consumed plus records in flight (A7)."""
+    return tuple(
+        Violation(name, f"{edge.accepted} accepted, {edge.consumed} consumed, {edge.rows_in_flight} in flight")
+        for name, edge in edges.items()
+        if edge.accepted != edge.consumed + edge.rows_in_flight
+    )

@@ -1,0 +1,186 @@
+"""The values a checkpoint consists of. A manifest is complete, small, and names files by relative paths only.
+
+FORMAT.md describes every field for other readers; `FORMAT_VERSION` changes when the bytes change meaning.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock.protocol.keygroups import KeyGroupRange
+
+FORMAT_VERSION = 1
+
+Payload = bytes
+"""Bytes of a sink; encoded in base64 where a manifest is JSON."""
+
+
+class _Value(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Base of all stored values: immutable, unknown fields refused."""
+
+
+class Span(_Value, frozen=True, array_like=True, kw_only=True):
+    """For some key groups of a segment: rows before `cursor` are consumed, `rows_left` at or after it are not.
+
+    Usually one range. Several where readers in the middle of a range went ahead of those on both sides: how the
+    rest's rows divide between the sides is not known without reading them, nor needed.
+    """
+
+    ranges: tuple[KeyGroupRange, ...]
+    cursor: int
+    rows_left: int
+
+
+class Segment(_Value, frozen=True, kw_only=True):
+    """An immutable file of in-flight records of one edge, with how far each range of key groups was read."""
+
+    path: str
+    epoch: int
+    producer: int
+    sequence: int
+    rows: int
+    bytes: int
+    checksum: str
+    watermark: int | None = None
+    spans: tuple[Span, ...]
+
+    @property
+    def age(self) -> tuple[int, int, int]:
+        """Readers go through an edge's segments in this order (A8)."""
+        return (self.epoch, self.producer, self.sequence)
+
+    @property
+    def rows_left(self) -> int:
+        return sum(span.rows_left for span in self.spans)
+
+    @property
+    def bytes_left(self) -> int:
+        return self.bytes * self.rows_left // self.rows if self.rows else 0
+
+
+class EdgeState(_Value, frozen=True, kw_only=True):
+    """Totals since the checkpoint began, and what is in flight: ``accepted == consumed + rows in flight`` (A7)."""
+
+    accepted: int = 0
+    consumed: int = 0
+    segments: tuple[Segment, ...] = ()
+
+    @property
+    def rows_in_flight(self) -> int:
+        return sum(segment.rows_left for segment in self.segments)
+
+    @property
+    def bytes_in_flight(self) -> int:
+        return sum(segment.bytes_left for segment in self.segments)
+
+
+class StateFile(_Value, frozen=True, kw_only=True):
+    """An immutable sorted file of keyed state; valid for `ranges`, replaced by newer files elsewhere."""
+
+    path: str
+    rows: int
+    bytes: int
+    checksum: str
+    ranges: tuple[KeyGroupRange, ...]
+
+
+class Committable(_Value, frozen=True):
+    """What one writer wrote in one epoch, in the sink's own bytes (never a pickle)."""
+
+    payload: Payload
+    rows: int
+    bytes: int
+
+
+class PendingCommit(_Value, frozen=True, kw_only=True):
+    """The committables of one published checkpoint that the table is not known to hold yet."""
+
+    checkpoint: int
+    committables: tuple[Committable, ...]
+
+    @property
+    def rows(self) -> int:
+        return sum(committable.rows for committable in self.committables)
+
+
+class SinkState(_Value, frozen=True, kw_only=True):
+    """Position of one sink: the newest checkpoint known to be in the table, and what still has to go there.
+
+    Checkpoints without committables are never pending and never counted: `committed` names the last that wrote rows.
+    """
+
+    committed: int | None = None
+    snapshot: int | None = None
+    pending: tuple[PendingCommit, ...] = ()
+
+
+class SourcePosition(_Value, frozen=True, kw_only=True):
+    """The last micro-batch ingested, and enough to notice a source checkpoint that does not fit (A12)."""
+
+    batch_id: int | None = None
+    offsets_digest: str | None = None
+    query_id: str | None = None
+
+
+class OperatorShape(_Value, frozen=True, kw_only=True):
+    """What of an operator must stay the same for its checkpoint to fit."""
+
+    kind: str
+    stage: str
+    output: tuple[tuple[str, str], ...]
+    state: tuple[tuple[str, str], ...] = ()
+
+
+class EdgeShape(_Value, frozen=True, kw_only=True):
+    """What of an edge must stay the same: its ends, its keys, its columns."""
+
+    producer: str
+    consumer: str
+    keys: tuple[str, ...]
+    columns: tuple[tuple[str, str], ...]
+
+
+class PipelineShape(_Value, frozen=True, kw_only=True):
+    """The fingerprint of a pipeline."""
+
+    sources: dict[str, tuple[tuple[str, str], ...]]
+    operators: dict[str, OperatorShape]
+    edges: dict[str, EdgeShape]
+    sinks: tuple[str, ...]
+
+
+class Manifest(_Value, frozen=True, kw_only=True):
+    """One checkpoint."""
+
+    format: int
+    library: str
+    identity: str
+    checkpoint: int
+    parent: int | None
+    generation: int
+    created_at: str
+    max_parallelism: int
+    parallelism: dict[str, int]
+    shape: PipelineShape
+    source: SourcePosition
+    edges: dict[str, EdgeState]
+    state: dict[str, tuple[StateFile, ...]]
+    sinks: dict[str, SinkState]
+
+    @property
+    def rows_in_flight(self) -> int:
+        return sum(edge.rows_in_flight for edge in self.edges.values())
+
+    @property
+    def bytes_in_flight(self) -> int:
+        return sum(edge.bytes_in_flight for edge in self.edges.values())
+
+    @property
+    def segments_in_flight(self) -> int:
+        return sum(len(edge.segments) for edge in self.edges.values())
+
+    def files(self) -> frozenset[str]:
+        """Every file this checkpoint needs."""
+        segments = (segment.path for edge in self.edges.values() for segment in edge.segments)
+        state = (file.path for files in self.state.values() for file in files)
+        return frozenset((*segments, *state))

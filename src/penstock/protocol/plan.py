@@ -1,0 +1,113 @@
+"""Which subtask reads what in an epoch. Plans are made anew each epoch from the manifest, so a change of
+parallelism is nothing but other ranges in the next plan (B2, B3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from penstock.protocol.keygroups import KeyGroupRange, range_of
+from penstock.protocol.manifest import EdgeState, StateFile
+from penstock.protocol.reads import ReadSpan
+
+MIN_BUDGET_SHARE = 0.5
+"""However slow a stage's start-up and finish were, at least this share of its budget is spent on records."""
+
+
+class InputPlan(msgspec.Struct, frozen=True):
+    """One input of one subtask: spans of segments in reading order, then live rows if `live`."""
+
+    edge: str
+    reads: tuple[ReadSpan, ...]
+    live: bool
+
+
+class SubtaskPlan(msgspec.Struct, frozen=True):
+    """Everything one subtask needs to know; the same for all of its attempts."""
+
+    subtask: int
+    groups: KeyGroupRange
+    inputs: tuple[InputPlan, ...]
+    state: dict[str, tuple[StateFile, ...]]
+
+    @property
+    def has_work(self) -> bool:
+        return any(plan.live or plan.reads for plan in self.inputs)
+
+
+class StagePlan(msgspec.Struct, frozen=True, kw_only=True):
+    """One stage in one epoch. `budget_s` is the time until the barrier, None for no barrier."""
+
+    stage: str
+    checkpoint: int
+    generation: int
+    parallelism: int
+    max_parallelism: int
+    budget_s: float | None
+    row_cost_s: float | None
+    consumer_parallelism: dict[str, int]
+    subtasks: tuple[SubtaskPlan, ...]
+
+    @property
+    def live(self) -> bool:
+        return any(plan.live for subtask in self.subtasks for plan in subtask.inputs)
+
+    def launched(self) -> tuple[SubtaskPlan, ...]:
+        """Subtasks that have something to do; with live input nobody knows before Spark's shuffle, so all."""
+        return tuple(subtask for subtask in self.subtasks if subtask.has_work)
+
+
+def plan_subtasks(
+    *,
+    inputs: Mapping[str, EdgeState],
+    live: frozenset[str],
+    state: Mapping[str, tuple[StateFile, ...]],
+    parallelism: int,
+    max_parallelism: int,
+) -> tuple[SubtaskPlan, ...]:
+    """Cuts edges and state at the boundaries of `parallelism` subtasks."""
+    plans = []
+    for subtask in range(parallelism):
+        groups = range_of(subtask, parallelism, max_parallelism)
+        plans.append(
+            SubtaskPlan(
+                subtask,
+                groups,
+                tuple(InputPlan(name, reads_of(edge, groups), name in live) for name, edge in inputs.items()),
+                {operator: files_of(files, groups) for operator, files in state.items()},
+            )
+        )
+    return tuple(plans)
+
+
+def reads_of(edge: EdgeState, groups: KeyGroupRange) -> tuple[ReadSpan, ...]:
+    """The unread parts of an edge for some key groups, oldest first (A8)."""
+    reads = []
+    for segment in sorted(edge.segments, key=lambda segment: segment.age):
+        for span in segment.spans:
+            for part in (overlap for span_range in span.ranges if (overlap := span_range.intersect(groups))):
+                reads.append(
+                    ReadSpan(path=segment.path, checksum=segment.checksum, lo=part.lo, hi=part.hi, cursor=span.cursor)
+                )
+    return tuple(reads)
+
+
+def files_of(files: tuple[StateFile, ...], groups: KeyGroupRange) -> tuple[StateFile, ...]:
+    """State files that hold something for some key groups, oldest first."""
+    return tuple(file for file in files if any(part.intersect(groups) for part in file.ranges))
+
+
+def stage_budget(
+    *, left_s: float, stages_left: int, launched: int, slots: int, overhead_s: float
+) -> float:
+    """Time until the barrier for each subtask of a stage.
+
+    What is left of the epoch is shared by the stages still to come, and within a stage by its waves: `launched`
+    subtasks on `slots` slots run one wave after the other. `overhead_s` is what a stage was seen to need besides
+    processing (launch, finish), so that checkpoints come at the cadence asked for and not that much later.
+    """
+    waves = max(1, -(-launched // max(1, slots)))
+    share = left_s / max(1, stages_left)
+    return max(share - overhead_s, share * MIN_BUDGET_SHARE) / waves

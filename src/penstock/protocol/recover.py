@@ -1,0 +1,141 @@
+"""Starting from a checkpoint: does it fit the pipeline, where does the source stand, how is it taken over."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+
+from penstock.protocol.ids import BatchId, CheckpointId, Generation
+from penstock.protocol.manifest import EdgeState, Manifest, PipelineShape, SinkState, SourcePosition
+
+Verdict = Literal["same", "new", "missing", "incompatible"]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One row of the table that says whether a pipeline fits its checkpoint (E6)."""
+
+    what: str
+    verdict: Verdict
+    detail: str = ""
+
+    @property
+    def fits(self) -> bool:
+        return self.verdict == "same"
+
+
+def compare_shapes(stored: PipelineShape, current: PipelineShape) -> tuple[Comparison, ...]:
+    """Part by part: sources, operators, edges and sinks of the checkpoint against those of the pipeline."""
+    rows: list[Comparison] = []
+    rows += _compare("source", stored.sources, current.sources)
+    rows += _compare("operator", stored.operators, current.operators)
+    rows += _compare("edge", stored.edges, current.edges)
+    rows += _compare("sink", dict.fromkeys(stored.sinks, ""), dict.fromkeys(current.sinks, ""))
+    return tuple(rows)
+
+
+def _compare(kind: str, stored: Mapping[str, object], current: Mapping[str, object]) -> list[Comparison]:
+    rows = []
+    for name in dict.fromkeys((*stored, *current)):
+        what = f"{kind} {name}"
+        if name not in current:
+            rows.append(Comparison(what, "missing", "in the checkpoint, not in the pipeline"))
+        elif name not in stored:
+            rows.append(Comparison(what, "new", "in the pipeline, not in the checkpoint"))
+        elif stored[name] != current[name]:
+            rows.append(Comparison(what, "incompatible", _difference(stored[name], current[name])))
+        else:
+            rows.append(Comparison(what, "same"))
+    return rows
+
+
+def _difference(stored: object, current: object) -> str:
+    if isinstance(stored, msgspec.Struct) and isinstance(current, msgspec.Struct):
+        pairs = ((name, getattr(stored, name), getattr(current, name)) for name in stored.__struct_fields__)
+        return "; ".join(f"{name}: {_difference(old, new)}" for name, old, new in pairs if old != new)
+    return f"checkpoint has {_plain(stored)}, pipeline has {_plain(current)}"
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, tuple) and all(isinstance(part, tuple) for part in value):
+        return "(" + ", ".join(" ".join(map(str, part)) for part in value) + ")"
+    return str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class TakeBatch:
+    """The micro-batch follows the last one ingested."""
+
+
+@dataclass(frozen=True, slots=True)
+class SkipBatch:
+    """The micro-batch is already part of the checkpoint: Spark replays it after a restart."""
+
+
+@dataclass(frozen=True, slots=True)
+class RefuseBatch:
+    """The source's checkpoint does not fit ours (A12)."""
+
+    why: str
+
+
+def judge_batch(
+    manifest: Manifest, batch_id: BatchId, offsets_digest: str | None, query_id: str | None
+) -> TakeBatch | SkipBatch | RefuseBatch:
+    """Whether an offered micro-batch is the next one, a replay, or from a source checkpoint that does not fit."""
+    position = manifest.source
+    if position.query_id is not None and query_id is not None and position.query_id != query_id:
+        return RefuseBatch(f"it belongs to the streaming query {query_id}, ours was {position.query_id}")
+    last = -1 if position.batch_id is None else position.batch_id
+    if batch_id == last + 1:
+        return TakeBatch()
+    if batch_id == last:
+        if position.offsets_digest not in (None, offsets_digest):
+            return RefuseBatch("its offsets are not those that were ingested under the same batch id")
+        return SkipBatch()
+    return RefuseBatch("it is older" if batch_id < last else "batches in between are missing")
+
+
+def first_manifest(
+    *, identity: str, library: str, format_version: int, max_parallelism: int, shape: PipelineShape, created_at: str
+) -> Manifest:
+    """The empty checkpoint a new query starts from; it is never published itself."""
+    return Manifest(
+        format=format_version,
+        library=library,
+        identity=identity,
+        checkpoint=0,
+        parent=None,
+        generation=0,
+        created_at=created_at,
+        max_parallelism=max_parallelism,
+        parallelism={},
+        shape=shape,
+        source=SourcePosition(),
+        edges={name: EdgeState() for name in shape.edges},
+        state={name: () for name, operator in shape.operators.items() if operator.state},
+        sinks={name: SinkState() for name in shape.sinks},
+    )
+
+
+def takeover(
+    base: Manifest, *, newest: CheckpointId, generation: Generation, parallelism: Mapping[str, int], created_at: str
+) -> Manifest:
+    """The first checkpoint of a new driver: the same content under its generation.
+
+    Publishing it takes the next id, so an older driver that still runs can publish nothing more: its next manifest
+    would need the same name (C9). `newest` differs from `base` when an older checkpoint is restored.
+    """
+    return msgspec.structs.replace(
+        base,
+        checkpoint=newest + 1,
+        parent=base.checkpoint or None,
+        generation=int(generation),
+        parallelism=dict(parallelism),
+        created_at=created_at,
+    )
+
+

@@ -1,0 +1,81 @@
+"""What one subtask attempt did, as one small value. All of it enters a checkpoint, or nothing (A6)."""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock.protocol.manifest import Committable, Segment, StateFile
+from penstock.protocol.reads import SpanProgress
+
+
+class ErrorReport(msgspec.Struct, frozen=True):
+    """An error as plain values, so that a subtask can hand it to the driver."""
+
+    code: str
+    seen: str
+    cause: str
+    next_step: str
+    fields: dict[str, str] = {}
+
+
+class InputReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One input edge: live rows are accepted here; rows of segments were accepted when they were written."""
+
+    edge: str
+    live_accepted: int = 0
+    live_consumed: int = 0
+    spilled: tuple[Segment, ...] = ()
+    spans: tuple[SpanProgress, ...] = ()
+
+    @property
+    def consumed(self) -> int:
+        return self.live_consumed + sum(span.consumed for span in self.spans)
+
+
+class OutputReport(msgspec.Struct, frozen=True, kw_only=True):
+    """Rows handed to another stage: `rows` as the operator counted them, `segments` as they were written."""
+
+    edge: str
+    rows: int
+    segments: tuple[Segment, ...]
+
+
+class StateReport(msgspec.Struct, frozen=True, kw_only=True):
+    """State of one operator: at most one new file, which supersedes `replaced` in the subtask's key groups."""
+
+    operator: str
+    added: StateFile | None
+    replaced: tuple[str, ...]
+
+
+class SinkReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What was written for one sink."""
+
+    sink: str
+    rows: int
+    committables: tuple[Committable, ...]
+
+
+class Timing(msgspec.Struct, frozen=True, kw_only=True):
+    """Measured in the subtask, by its own monotonic clock."""
+
+    elapsed_s: float
+    finish_s: float
+    barrier_fired: bool
+    barrier_delay_s: float = 0.0
+    row_cost_s: float | None = None
+
+
+class SubtaskReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of one subtask attempt: either `failure` or everything else."""
+
+    stage: str
+    subtask: int
+    checkpoint: int
+    attempt: str
+    inputs: tuple[InputReport, ...] = ()
+    outputs: tuple[OutputReport, ...] = ()
+    state: tuple[StateReport, ...] = ()
+    sinks: tuple[SinkReport, ...] = ()
+    timing: Timing | None = None
+    failure: ErrorReport | None = None

@@ -1,0 +1,1 @@
+"""Where results go: writers run in subtasks, the committer runs in the driver."""

@@ -1,0 +1,72 @@
+"""A sink that accepts and drops everything, for measuring a pipeline without its table.
+
+Nothing is written, so there is nothing to commit: `prepare` hands over no committables and no table is ever asked.
+"""
+
+# ruff: noqa: ARG002 - a sink that does nothing has no use for its arguments
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from penstock.sinks.base import CommitPermit, CommitReceipt, Committable, WriterContext
+
+
+@dataclass(frozen=True, slots=True)
+class Discard:
+    """Drops every row, as Spark's ``noop`` format does.
+
+    >>> Discard().description
+    'discard'
+    """
+
+    name: str | None = None
+
+    @property
+    def description(self) -> str:
+        return "discard"
+
+    def check(self, schema: pa.Schema) -> None:
+        """Every schema can be dropped."""
+
+    def open_writer(self, context: WriterContext, schema: pa.Schema) -> DiscardWriter:
+        return DiscardWriter()
+
+    def open_committer(self, commit_user: str) -> DiscardCommitter:
+        return DiscardCommitter()
+
+
+class DiscardWriter:
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Drops the batch."""
+
+    def prepare(self) -> list[Committable]:
+        return []
+
+    def abort(self) -> None:
+        """Nothing was written."""
+
+
+class DiscardCommitter:
+    def committed_up_to(self, oldest_snapshot: int | None = None) -> CommitReceipt | None:
+        return None
+
+    def commit(
+        self,
+        permit: CommitPermit,
+        committables: Sequence[Committable],
+        *,
+        properties: dict[str, str],
+        still_leader: Callable[[], bool],
+    ) -> CommitReceipt:
+        assert not committables, "a discarding writer hands over nothing"
+        return CommitReceipt(permit.checkpoint, snapshot=None, rows=0, files=0)
+
+    def abort(self, committables: Sequence[Committable]) -> None:
+        assert not committables, "a discarding writer hands over nothing"
+
+    def close(self) -> None:
+        """Nothing is open."""

@@ -1,0 +1,208 @@
+"""Commits checkpoints to a Paimon table exactly once, from the driver.
+
+A commit is one snapshot under our commit user with the checkpoint as its identifier. Snapshot N is published only
+if every snapshot before N was read and none holds this checkpoint, and only if nobody else published N. On a local
+warehouse both hold at one instant, the `os.link` of N: a zombie driver that was paused anywhere cannot double rows.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from penstock.errors import CommitFailed, CorruptFile, Fenced, PenstockError, TablePositionMismatch, storage_failed
+from penstock.protocol.ids import CheckpointId
+from penstock.sinks import paimon_local as local
+from penstock.sinks import paimon_private as private
+from penstock.sinks.base import CommitPermit, CommitReceipt, Committable
+from penstock.sinks.paimon_history import History
+from penstock.sinks.paimon_open import open_table
+from penstock.sinks.paimon_writer import chain
+
+# Other committers may be faster a few times in a row; pypaimon would give up after ten tries and wait up to 10 s.
+_PATIENCE = {"commit.max-retries": "50", "commit.min-retry-wait": "2 ms", "commit.max-retry-wait": "200 ms"}
+
+
+class _Halt(BaseException):
+    """Leaves pypaimon's commit loop, which takes any `Exception` for an unknown outcome and tries again.
+
+    Nothing was published; `error` says why, None that the table holds the checkpoint already.
+    """
+
+    def __init__(self, error: Exception | None) -> None:
+        super().__init__()
+        self.error = error
+
+
+class PaimonCommitter:
+    """Commits to one table for one commit user; used by one thread."""
+
+    def __init__(self, warehouse: str, table: str, commit_user: str) -> None:
+        self._table = private.with_options(open_table(warehouse, table), _PATIENCE)
+        self._files = private.TableFiles(self._table, commit_user, self._publish)
+        self._history = History(self._files, commit_user)
+        root = local.as_local(str(self._table.table_path))
+        self._root = None if root is None else Path(root)
+        self._publish_remote = private.own_publish(self._table)
+        self._checkpoint = CheckpointId(-1)
+        self._still_leader: Callable[[], bool] = lambda: False
+
+    def committed_up_to(self, oldest_snapshot: int | None = None) -> CommitReceipt | None:
+        """The newest commit of our commit user; None when no snapshot from `oldest_snapshot` on is ours.
+
+        Raises: `TablePositionMismatch` when the table lost a commit, or expired snapshots that might be ours.
+        """
+        self._history.ask(oldest_snapshot)
+        return self._history.receipt()
+
+    def commit(
+        self,
+        permit: CommitPermit,
+        committables: Sequence[Committable],
+        *,
+        properties: dict[str, str],
+        still_leader: Callable[[], bool],
+    ) -> CommitReceipt:
+        """As `Committer.commit`.
+
+        Raises: `Fenced`; `TablePositionMismatch` when a rival committed part of this, nothing was published, and the
+        committables have to be chosen anew; anything else means *unknown outcome*.
+        """
+        if not committables:
+            return CommitReceipt(permit.checkpoint, snapshot=None, rows=0, files=0)
+        self._checkpoint, self._still_leader = permit.checkpoint, still_leader
+        if self._ask_before():
+            return self._held()
+        messages = [self._decode(committable) for committable in committables]
+        try:
+            self._files.commit(messages, permit.checkpoint, properties)
+        except _Halt as halt:
+            if halt.error is not None:
+                raise halt.error from None
+        except Exception as error:
+            raise self._unknown_outcome(error) from error
+        # Our try made it, or a rival's under the same commit user did: the table says.
+        self._history.ask()
+        return self._held()
+
+    def abort(self, committables: Sequence[Committable]) -> None:
+        """Removes the data files of committables that were never committed; a file that the table lists stays."""
+        paths: dict[str, str] = {}
+        for committable in committables:
+            paths |= private.data_paths(self._table, self._decode(committable))
+        latest = self._files.latest()
+        entries = self._files.entries(latest, frozenset(paths)) if latest is not None and paths else ()
+        listed = {entry.file.file_name for entry in entries}
+        for name in paths.keys() - listed:
+            self._table.file_io.delete_quietly(paths[name])
+
+    def close(self) -> None:
+        """Nothing stays open between calls."""
+
+    def _ask_before(self) -> bool:
+        """Whether the table holds the checkpoint already.
+
+        The committables were chosen by what the table held when we last asked. If a rival committed since then, but
+        not up to this checkpoint, some of them may be in the table.
+        """
+        known = self._history.checkpoint if self._history.asked else None
+        self._history.ask()
+        found = self._history.checkpoint
+        if known not in {None, found} and found < self._checkpoint:
+            raise _rival(self._checkpoint, found)
+        return found >= self._checkpoint
+
+    def _held(self) -> CommitReceipt:
+        receipt = self._history.receipt()
+        if receipt is None or receipt.checkpoint < self._checkpoint:
+            raise self._unknown_outcome(None)
+        return receipt
+
+    def _publish(self, snapshot: private.Snapshot) -> bool:
+        """Makes a snapshot visible unless somebody else made one of that number; called by pypaimon's commit loop."""
+        try:
+            if self._root is None:
+                self._fence(snapshot)
+                return self._publish_remote(snapshot)
+            published = self._publish_local(snapshot, self._root)
+        except _Halt:
+            self._files.discard_manifests(snapshot)
+            raise
+        if not published:
+            self._files.discard_manifests(snapshot)
+        return published
+
+    def _publish_local(self, snapshot: private.Snapshot, root: Path) -> bool:
+        local.sync_files(map(Path, self._files.own_manifests(snapshot)), root)
+        path = Path(self._files.snapshot_path(snapshot.id))
+        hidden = local.write_hidden(path, private.snapshot_json(snapshot))
+        try:
+            self._fence(snapshot)
+            published = local.link(hidden, path)
+        finally:
+            hidden.unlink(missing_ok=True)
+        if published:
+            # Only a hint: readers look for newer snapshots themselves.
+            with suppress(OSError):
+                local.replace(Path(self._files.hint_path()), str(snapshot.id))
+        return published
+
+    def _fence(self, snapshot: private.Snapshot) -> None:
+        """Returns only if this driver leads and no snapshot before this one holds a commit that we did not know."""
+        known = self._history.checkpoint
+        try:
+            self._history.read_to(int(snapshot.id) - 1)
+            leads = self._still_leader()
+        except Exception as error:  # noqa: BLE001 - nothing was published, so whatever it is ends the commit
+            raise _Halt(error) from None
+        found = self._history.checkpoint
+        if not leads:
+            raise _Halt(_fenced(self._checkpoint))
+        if found >= self._checkpoint:
+            raise _Halt(None)
+        if found != known:
+            raise _Halt(_rival(self._checkpoint, found))
+
+    def _decode(self, committable: Committable) -> private.Message:
+        try:
+            return private.decode(self._table, committable.payload)
+        except (ValueError, IndexError, struct.error) as error:
+            raise CorruptFile(
+                f"a committable of table {self._table.table_path} cannot be read: {error}",
+                cause="the checkpoint is damaged, or was written with a pypaimon that this one does not understand",
+                next_step="use the pypaimon that wrote the checkpoint, or restore an older checkpoint",
+            ) from error
+
+    def _unknown_outcome(self, error: Exception | None) -> PenstockError:
+        path = str(self._table.table_path)
+        for link in chain(error):
+            if isinstance(link, OSError) and link.errno:
+                return storage_failed(str(link.filename or path), link)
+        return CommitFailed(
+            f"checkpoint {self._checkpoint} may or may not be in {path}: {error or 'the table does not show it'}",
+            cause="the storage failed, or other committers were always faster",
+            next_step="the commit is tried again after asking the table; if it goes on, look at the table's storage",
+            checkpoint=self._checkpoint,
+            path=path,
+        )
+
+
+def _rival(checkpoint: int, found: int) -> TablePositionMismatch:
+    return TablePositionMismatch(
+        f"checkpoint {found} appeared in the table while {checkpoint} was being committed; nothing was published",
+        cause="another driver of the same checkpoint folder commits too",
+        next_step="ask the table again and commit only what it does not hold",
+        checkpoint=checkpoint,
+        found=found,
+    )
+
+
+def _fenced(checkpoint: int) -> Fenced:
+    return Fenced(
+        f"checkpoint {checkpoint} was not committed to the table: this driver is no longer the leader",
+        cause="another driver was started on the same checkpoint folder",
+        next_step="let the newer driver run; stop this one",
+        checkpoint=checkpoint,
+    )

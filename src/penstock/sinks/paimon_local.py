@@ -1,0 +1,118 @@
+"""Durability and create-if-absent on a warehouse that is a local folder.
+
+pypaimon flushes nothing and publishes by rename, which overwrites: acknowledged commits can vanish when two processes
+commit at once. Here a file counts only after `fsync`, and a snapshot appears by `os.link`, which fails when it exists.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from penstock.errors import StorageFailed, storage_failed
+
+
+def as_local(warehouse: str) -> str | None:
+    """The absolute path of a folder on this machine; None for a URL of another storage.
+
+    >>> as_local("file:///data/lake"), as_local("s3://bucket/lake")
+    ('/data/lake', None)
+    """
+    parts = urlsplit(warehouse)
+    if parts.scheme not in {"", "file"}:
+        return None
+    path = Path(unquote(parts.path) if parts.scheme else warehouse)
+    return os.path.normpath(path.absolute())
+
+
+def sync(path: Path) -> None:
+    """Makes a file's bytes, or a folder's list of names, survive a power cut."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def sync_files(paths: Iterable[Path], root: Path) -> None:
+    """Makes files durable, and their names: every folder between a file and `root` may be new."""
+    folders: set[Path] = set()
+    for path in paths:
+        sync(path)
+        folders.update(folder for folder in path.parents if folder == root or root in folder.parents)
+    for folder in sorted(folders, reverse=True):
+        sync(folder)
+
+
+def write_hidden(path: Path, content: str) -> Path:
+    """Writes `content` durably beside `path` under a name that no reader looks at, and tells that name."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    hidden = path.with_name(f".{path.name}.{uuid.uuid4()}.tmp")
+    with hidden.open("x", encoding="utf-8") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    return hidden
+
+
+def link(hidden: Path, path: Path) -> bool:
+    """Gives a finished file its name, durably; False when the name is taken by somebody else's file."""
+    try:
+        path.hardlink_to(hidden)
+    except FileExistsError:
+        # A network file system may lose the answer of a link that it made.
+        if not path.samefile(hidden):
+            return False
+    sync(path.parent)
+    return True
+
+
+def replace(path: Path, content: str) -> None:
+    """Swaps in new content for readers, all at once; not durable."""
+    hidden = path.with_name(f".{path.name}.{uuid.uuid4()}.tmp")
+    hidden.write_text(content, encoding="utf-8")
+    hidden.replace(path)
+
+
+def probe(folder: Path) -> None:
+    """Makes and removes a file and a link, so that a warehouse that cannot take them is found before work begins.
+
+    Raises: `StorageFailed`.
+    """
+    target = folder / f".penstock-{uuid.uuid4()}"
+    hidden: Path | None = None
+    try:
+        hidden = write_hidden(target, "probe")
+        target.hardlink_to(hidden)
+    except OSError as error:
+        raise (unwritable(folder, error) if hidden is None else _no_links(folder, error)) from error
+    finally:
+        for path in filter(None, (hidden, target)):
+            with suppress(OSError):
+                path.unlink()
+
+
+def unwritable(folder: Path, error: OSError) -> StorageFailed:
+    """Why nothing can be written below `folder`."""
+    known = storage_failed(str(folder), error)
+    if isinstance(known, StorageFailed):
+        return known
+    return StorageFailed(
+        f"{folder}: {error.strerror or error}",
+        cause="the warehouse cannot be made there",
+        next_step="make the warehouse's folder, or give another path",
+        path=folder,
+    )
+
+
+def _no_links(folder: Path, error: OSError) -> StorageFailed:
+    return StorageFailed(
+        f"{folder}: {error.strerror or error} when making a hard link",
+        cause="this file system has no hard links, by which snapshots are published without overwriting others",
+        next_step="use a warehouse on a file system that has them (ext4, xfs, apfs, nfs), or an object store",
+        path=folder,
+    )

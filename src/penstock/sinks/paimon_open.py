@@ -1,0 +1,89 @@
+"""Opens and makes tables. A handle is never kept: opening takes half a millisecond, and a stale one would be wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from penstock.errors import PenstockError, StorageFailed, TableMismatch, TableRefused
+from penstock.sinks import paimon_local as local
+from penstock.sinks import paimon_private as private
+
+from pypaimon import CatalogFactory, Schema  # isort: skip  # after paimon_private, which sets its log level
+from pypaimon.catalog.catalog_exception import TableNotExistException  # isort: skip
+
+
+def open_table(warehouse: str, name: str) -> private.Table:
+    """An existing table.
+
+    Raises: `TableMismatch` when there is none.
+    """
+    table = find_table(warehouse, name)
+    if table is None:
+        raise TableMismatch(
+            f"there is no table {name} in {warehouse}",
+            cause="it was dropped or renamed, or its name is misspelt",
+            next_step="check the name, or let it be made: Paimon(..., create=True)",
+            table=name,
+        )
+    return table
+
+
+def find_table(warehouse: str, name: str) -> private.Table | None:
+    try:
+        return CatalogFactory.create({"warehouse": warehouse}).get_table(name)
+    except TableNotExistException:
+        return None
+
+
+def create_table(
+    warehouse: str, name: str, columns: pa.Schema, partition_by: Sequence[str], options: Mapping[str, str]
+) -> private.Table:
+    """A new table, or the one that somebody else made meanwhile."""
+    catalog = CatalogFactory.create({"warehouse": warehouse})
+    schema = Schema.from_pyarrow_schema(columns, partition_keys=list(partition_by), options=dict(options))
+    try:
+        catalog.create_database(name.partition(".")[0], ignore_if_exists=True)
+        catalog.create_table(name, schema, ignore_if_exists=True)
+    except Exception as error:
+        table = find_table(warehouse, name)
+        if table is None:
+            raise _not_created(warehouse, name, error) from error
+        return table
+    return open_table(warehouse, name)
+
+
+def make_writable(warehouse: str, name: str) -> None:
+    """Makes the folder in which the table is or will be, and proves that it can be written; local warehouses only.
+
+    Raises: `StorageFailed`.
+    """
+    root = local.as_local(warehouse)
+    if root is None:
+        return
+    database, table = name.split(".")
+    folder = Path(root, f"{database}.db")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise local.unwritable(Path(root), error) from error
+    inside = folder / table
+    local.probe(inside if inside.is_dir() else folder)
+
+
+def _not_created(warehouse: str, name: str, error: Exception) -> PenstockError:
+    if isinstance(error, ValueError):
+        return TableRefused(
+            f"table {name} cannot be made: {error}",
+            cause="pypaimon does not know such a table",
+            next_step="change columns or options",
+            table=name,
+        )
+    return StorageFailed(
+        f"table {name} cannot be made in {warehouse}: {error}",
+        cause="the warehouse cannot be reached or written",
+        next_step="check its address, permissions and credentials",
+        table=name,
+    )

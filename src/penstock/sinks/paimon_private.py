@@ -1,0 +1,148 @@
+"""Every touch of pypaimon that its documentation does not promise, one small function each.
+
+Nothing else in the package reaches below pypaimon's catalog, read builder and write builder.
+tests/sinks/test_paimon_private.py fails when one of these names moves.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from pypaimon.common.json_util import JSON
+from pypaimon.schema.data_types import PyarrowFieldParser
+from pypaimon.snapshot.snapshot_commit import SnapshotCommit
+from pypaimon.table.bucket_mode import BucketMode
+from pypaimon.table.file_store_table import FileStoreTable
+from pypaimon.utils.file_store_path_factory import canonical_data_file_path
+from pypaimon.write.commit_message_serializer import VERSION, deserialize_commit_message, serialize_commit_message
+from pypaimon.write.file_store_commit import FileStoreCommit
+
+if not logging.getLogger("pypaimon").level:
+    # pypaimon tells of every commit and file at INFO; whoever set a level already wants to hear it.
+    logging.getLogger("pypaimon").setLevel(logging.WARNING)
+
+Table = Any
+Message = Any
+Snapshot = Any
+
+# What publishes a snapshot: (snapshot) -> published.
+Publish = Callable[[Snapshot], bool]
+
+
+def columns_of(table: Table) -> pa.Schema:
+    """The table's columns as the Arrow types that pypaimon wants to be given."""
+    return PyarrowFieldParser.from_paimon_schema(table.table_schema.fields)
+
+
+def is_file_store(table: Table) -> bool:
+    """Whether it is a Paimon table proper, not a view onto other files."""
+    return isinstance(table, FileStoreTable)
+
+
+def ignores_buckets(table: Table) -> bool:
+    """Whether any writer may add files without knowing other writers: no key, no buckets."""
+    return bool(table.bucket_mode() is BucketMode.BUCKET_UNAWARE)
+
+
+def with_options(table: Table, options: dict[str, str]) -> Table:
+    """The same table with options for this process only."""
+    return table.copy_without_time_travel(options)
+
+
+def encode(table: Table, message: Message) -> bytes:
+    """A commit message as pypaimon's own bytes, behind one byte that says their version."""
+    body: bytes = serialize_commit_message(message, table.partition_keys_fields)
+    return bytes([VERSION]) + body
+
+
+def decode(table: Table, payload: bytes) -> Message:
+    """The inverse of `encode`.
+
+    Raises: `ValueError` or `struct.error` for bytes that this pypaimon cannot read.
+    """
+    if not payload:
+        raise ValueError("empty commit message")
+    return deserialize_commit_message(
+        payload[1:], table.partition_keys_fields, table.trimmed_primary_keys_fields, version=payload[0]
+    )
+
+
+def data_paths(table: Table, message: Message) -> dict[str, str]:
+    """Where the data files that a commit message adds are stored, by their names."""
+    partition = tuple(message.partition)
+    names = [str(file.file_name) for file in message.new_files]
+    return {name: canonical_data_file_path(table, partition, message.bucket, name) for name in names}
+
+
+def snapshot_json(snapshot: Snapshot) -> str:
+    return str(JSON.to_json(snapshot, indent=2))
+
+
+class _Publisher(SnapshotCommit):  # type: ignore[misc]  # pypaimon has no types
+    """Puts our `publish` where pypaimon's commit loop makes a snapshot visible."""
+
+    def __init__(self, publish: Publish) -> None:
+        self._publish = publish
+
+    def commit(self, _base_snapshot_uuid: str | None, snapshot: Snapshot, _statistics: list[Any]) -> bool:
+        return self._publish(snapshot)
+
+    def close(self) -> None:
+        """pypaimon closes it after every try; there is nothing to close."""
+
+
+class TableFiles:
+    """Snapshots and manifests of a table, and the commit loop that adds to them."""
+
+    def __init__(self, table: Table, commit_user: str, publish: Publish) -> None:
+        self._commit = FileStoreCommit(_Publisher(publish), table, commit_user)
+        self._snapshots = table.snapshot_manager()
+        self._lists = self._commit.manifest_list_manager
+        self._manifests = self._commit.manifest_file_manager
+
+    def commit(self, messages: list[Message], identifier: int, properties: dict[str, str]) -> None:
+        """Appends; a snapshot that another committer published first makes it try again on top of that one."""
+        self._commit.commit(messages, identifier, snapshot_properties=properties)
+
+    def latest(self) -> Snapshot | None:
+        return self._snapshots.get_latest_snapshot()
+
+    def snapshot(self, snapshot_id: int) -> Snapshot | None:
+        """None when it expired or was never there."""
+        return self._snapshots.get_snapshot_by_id(snapshot_id)
+
+    def snapshot_path(self, snapshot_id: int) -> str:
+        return str(self._snapshots.get_snapshot_path(snapshot_id))
+
+    def hint_path(self) -> str:
+        return str(self._snapshots.latest_file)
+
+    def own_manifests(self, snapshot: Snapshot) -> list[str]:
+        """The manifest files that came with this snapshot; older ones are shared with older snapshots."""
+        names = [meta.file_name for meta in self._lists.read_delta(snapshot)]
+        names += [snapshot.base_manifest_list, snapshot.delta_manifest_list]
+        return [f"{self._manifests.manifest_path}/{name}" for name in names]
+
+    def discard_manifests(self, snapshot: Snapshot) -> None:
+        """Removes the manifest files of a snapshot that was never published."""
+        clean_up = self._commit._clean_up_tmp_manifests  # noqa: SLF001
+        clean_up(snapshot.base_manifest_list, snapshot.delta_manifest_list, None)
+
+    def files_added(self, snapshot: Snapshot) -> int:
+        return sum(int(meta.num_added_files) for meta in self._lists.read_delta(snapshot))
+
+    def entries(self, snapshot: Snapshot, names: frozenset[str] | None = None) -> Iterator[Any]:
+        """Every addition and removal of a data file that the snapshot's manifests name, duplicates included."""
+        wanted = None if names is None else lambda record: record["_FILE"]["_FILE_NAME"] in names
+        for meta in self._lists.read_all(snapshot):
+            yield from self._manifests.read(meta.file_name, early_record_filter=wanted)
+
+
+def own_publish(table: Table) -> Publish:
+    """How pypaimon itself publishes: the only way on storage that is not a local folder."""
+    inner = table.new_snapshot_commit()
+    return lambda snapshot: bool(inner.commit(None, snapshot, []))

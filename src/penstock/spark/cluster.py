@@ -1,0 +1,87 @@
+"""Stage jobs on Spark: one task per subtask, one report per task.
+
+With live input a job is shuffle + ``mapInArrow``; Spark may recompute its map side, which is deterministic. Without,
+it is a plain RDD job over the subtasks that have something to do. Records between stages never go through Spark's
+shuffle: a stage cut by time is not deterministic.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+
+import msgspec
+from pyspark import cloudpickle
+from pyspark.sql import DataFrame, SparkSession
+
+from penstock.engine.cluster import JobFailed, StageJob
+from penstock.graph import Stage
+from penstock.protocol.plan import StagePlan
+from penstock.protocol.report import SubtaskReport
+from penstock.spark.exchange import SourceLayout, to_subtasks
+from penstock.spark.worker import Work, decode_report
+from penstock.task import Limits
+
+
+class SparkCluster:
+    """Runs the stages of one query on a SparkSession."""
+
+    def __init__(self, spark: SparkSession, sources: SourceLayout, store_url: str, limits: Limits, name: str) -> None:
+        self._context = spark.sparkContext
+        self._sources = sources
+        self._store_url, self._limits = store_url, limits
+        self._group = f"penstock-{name}-{id(self):x}"
+        self._name = name
+        self._stages: dict[str, tuple[bytes, str]] = {}
+        self._cancelled = threading.Event()
+
+    @property
+    def slots(self) -> int:
+        return int(self._context.defaultParallelism)
+
+    def run(self, job: StageJob) -> list[SubtaskReport]:
+        plan = job.plan
+        self._context.setJobGroup(
+            self._group, f"{self._name}: stage {plan.stage}, checkpoint {plan.checkpoint}", interruptOnCancel=True
+        )
+        work = self._work(job.stage, plan)
+        try:
+            if plan.live and job.batch is not None:
+                assert isinstance(job.batch.frame, DataFrame)
+                reports = self._run_live(job, work, job.batch.frame)
+            else:
+                reports = self._run_recovered(plan, work)
+        except Exception as error:
+            raise JobFailed(f"stage {plan.stage}, checkpoint {plan.checkpoint}: {_brief(error)}") from error
+        return [decode_report(report) for report in reports]
+
+    def cancel(self) -> None:
+        self._context.cancelJobGroup(self._group)
+
+    def _work(self, stage: Stage, plan: StagePlan) -> Work:
+        if stage.name not in self._stages:
+            packed = cloudpickle.dumps(stage)
+            self._stages[stage.name] = (packed, hashlib.sha256(packed).hexdigest())
+        packed, digest = self._stages[stage.name]
+        return Work(packed, digest, msgspec.json.encode(plan), self._store_url, self._limits)
+
+    def _run_live(self, job: StageJob, work: Work, frame: DataFrame) -> list[bytes]:
+        (edge,) = job.stage.source_inputs
+        placed = to_subtasks(self._sources.select(frame, edge.producer), edge, job.plan)
+        reports = [bytes(row[0]) for row in placed.mapInArrow(work, "report binary").collect()]
+        if not reports and frame.isEmpty():
+            # Spark runs no task at all where it can prove that there are no rows.
+            return self._run_recovered(job.plan, work)
+        return reports
+
+    def _run_recovered(self, plan: StagePlan, work: Work) -> list[bytes]:
+        subtasks = [subtask.subtask for subtask in plan.launched()]
+        run = work.on_recovered
+        return self._context.parallelize(subtasks, len(subtasks)).map(run).collect()
+
+
+def _brief(error: BaseException) -> str:
+    """The line that matters of a Spark error: the Python exception if there is one, else the first line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    python = [line for line in lines if line.split(":")[0].endswith(("Error", "Exception")) and "org.apache" not in line]
+    return (python[-1] if python else lines[0] if lines else type(error).__name__)[:500]

@@ -1,0 +1,33 @@
+"""Starts a compiled pipeline on the Spark session its sources belong to."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+
+from penstock.config import Config
+from penstock.engine.history import Listener
+from penstock.engine.query import Query
+from penstock.engine.start import Surroundings, start_query
+from penstock.graph import Pipeline
+from penstock.spark.cluster import SparkCluster
+from penstock.spark.exchange import SourceLayout
+from penstock.spark.feed import SparkFeed
+from penstock.store.base import Store
+from penstock.task import Limits
+
+
+def launch(pipeline: Pipeline, config: Config, listeners: tuple[Listener, ...]) -> Query:
+    """Raises: `PenstockError`."""
+    frames = [source.frame for source in pipeline.sources if isinstance(source.frame, DataFrame)]
+    assert len(frames) == len(pipeline.sources)
+    layout = SourceLayout.of(pipeline.sources)
+    spark = frames[0].sparkSession
+    limits = Limits(segment_bytes=config.segment_bytes, prefetch_bytes=config.prefetch_bytes)
+
+    def cluster(store: Store, name: str) -> SparkCluster:
+        return SparkCluster(spark, layout, store.url, limits, name)
+
+    def feed(store: Store) -> SparkFeed:
+        return SparkFeed(layout, frames, store, config.trigger)
+
+    return start_query(pipeline, config, Surroundings(cluster, feed), listeners)

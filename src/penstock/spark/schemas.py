@@ -1,0 +1,53 @@
+"""Schemas in whatever form a user has them, as Arrow."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import to_arrow_schema, to_arrow_type
+from pyspark.sql.types import DataType, StructType
+
+from penstock.errors import PipelineError
+
+SchemaLike = str | pa.Schema | StructType
+
+
+def arrow_schema(schema: SchemaLike) -> pa.Schema:
+    """An Arrow schema from DDL text (``"user bigint, total double"``), a Spark `StructType` or an Arrow schema.
+
+    Raises: `PipelineError` when the text cannot be parsed.
+    """
+    if isinstance(schema, pa.Schema):
+        return schema
+    struct = _parse(schema) if isinstance(schema, str) else schema
+    if not isinstance(struct, StructType):
+        raise PipelineError(
+            f"{schema!r} is one type, not a list of columns",
+            cause="a column needs a name and a type",
+            next_step='write a schema such as "user bigint, total double"',
+        )
+    return to_arrow_schema(struct, timezone="UTC", prefers_large_types=False)
+
+
+def arrow_type(text: str | pa.DataType | DataType) -> pa.DataType:
+    """An Arrow type from a Spark type name such as ``"bigint"``."""
+    if isinstance(text, pa.DataType):
+        return text
+    return to_arrow_type(_parse(text) if isinstance(text, str) else text, timezone="UTC")
+
+
+def frame_schema(frame: DataFrame) -> pa.Schema:
+    """The columns of a DataFrame as they will arrive in a subtask."""
+    return to_arrow_schema(frame.schema, timezone="UTC", prefers_large_types=False)
+
+
+def _parse(text: str) -> DataType:
+    try:
+        return DataType.fromDDL(text)
+    except Exception as error:
+        first = str(error).strip().splitlines()[0]
+        raise PipelineError(
+            f"cannot read the schema {text!r}: {first}",
+            cause="it is not a list of columns in Spark's DDL form",
+            next_step='write it like "user bigint, name string, ts timestamp"',
+        ) from None

@@ -1,0 +1,78 @@
+"""What runs in Spark's Python workers: unpack the job, run the subtask, answer with one report."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import msgspec
+import pyarrow as pa
+from pyspark import TaskContext, cloudpickle
+
+from penstock.graph import Stage
+from penstock.protocol.plan import StagePlan
+from penstock.protocol.report import SubtaskReport
+from penstock.store import open_store
+from penstock.task import Limits, run_subtask
+
+REPORT_SCHEMA = pa.schema([pa.field("report", pa.binary())])
+_plan_decoder = msgspec.json.Decoder(StagePlan)
+_stages: dict[str, Stage] = {}
+_frozen = False
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A stage job as it travels to the workers; `stage` is unpacked once per worker and version."""
+
+    stage: bytes
+    stage_digest: str
+    plan: bytes
+    store_url: str
+    limits: Limits
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """With live input, under ``mapInArrow``: the partition is the subtask."""
+        context = TaskContext.get()
+        assert context is not None
+        report = self._run(context.partitionId(), batches)
+        yield pa.RecordBatch.from_arrays([pa.array([report], pa.binary())], schema=REPORT_SCHEMA)
+
+    def on_recovered(self, subtask: int) -> bytes:
+        """Without live input, under a plain RDD job."""
+        return self._run(subtask, None)
+
+    def _run(self, subtask: int, live: Iterator[pa.RecordBatch] | None) -> bytes:
+        context = TaskContext.get()
+        assert context is not None
+        report = run_subtask(
+            self._stage(),
+            _plan_decoder.decode(self.plan),
+            subtask,
+            store=open_store(self.store_url),
+            limits=self.limits,
+            attempt=str(context.taskAttemptId()),
+            live=live,
+        )
+        _freeze_once()
+        return msgspec.json.encode(report)
+
+    def _stage(self) -> Stage:
+        stage = _stages.get(self.stage_digest)
+        if stage is None:
+            stage = _stages[self.stage_digest] = cloudpickle.loads(self.stage)
+        return stage
+
+
+def decode_report(data: bytes) -> SubtaskReport:
+    return msgspec.json.decode(data, type=SubtaskReport)
+
+
+def _freeze_once() -> None:
+    """Spark collects garbage after every task; freezing what was imported makes that cheap."""
+    global _frozen
+    if not _frozen:
+        gc.collect()
+        gc.freeze()
+        _frozen = True

@@ -1,0 +1,1 @@
+"""Keyed state in immutable sorted files."""

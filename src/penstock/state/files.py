@@ -1,0 +1,112 @@
+"""A state file as one subtask sees it: only rows of its own key groups, and only where the file is still valid.
+
+After a rescale several subtasks share a file, and parts of it are superseded for some of them. The index of the
+file says how many rows of each key group a batch holds, and rows are sorted by key group first, so the rows that
+count are a few slices, known before any batch is read. A batch is read (mapped, checksum verified) on first use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from penstock.operators.base import StateSchema
+from penstock.protocol.keygroups import KeyGroupRange
+from penstock.protocol.manifest import StateFile
+from penstock.state.layout import DELETED_FIELD, check_schema, from_batch, order_span
+from penstock.state.runs import Orders, SortedRun
+from penstock.store.arrowfile import ArrowFile, BatchInfo
+from penstock.store.base import Store
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Rows `start` to `stop` - 1 of a batch; their orders lie between `first` and `last`."""
+
+    batch: int
+    start: int
+    stop: int
+    first: np.uint64
+    last: np.uint64
+
+
+class FileRun:
+    """One open state file, restricted to some key groups."""
+
+    def __init__(
+        self, store: Store, file: StateFile, groups: KeyGroupRange, schema: StateSchema, max_parallelism: int
+    ) -> None:
+        self.path = file.path
+        self._schema = schema
+        self._file = ArrowFile(store, file.path, file.checksum, mapped=True)
+        try:
+            check_schema(file.path, self._file.schema, schema)
+        except BaseException:
+            self._file.close()
+            raise
+        valid = [part for part in (groups.intersect(other) for other in file.ranges) if part is not None]
+        self._pieces = [
+            piece
+            for number, info in enumerate(self._file.batches)
+            for part in sorted(valid)
+            for piece in _pieces(number, info, part, max_parallelism)
+        ]
+        self._firsts = np.array([piece.first for piece in self._pieces], np.uint64)
+        self._lasts = np.array([piece.last for piece in self._pieces], np.uint64)
+        self._runs: dict[int, SortedRun] = {}
+        self.rows = sum(piece.stop - piece.start for piece in self._pieces)
+        self.bytes = file.bytes * self.rows // max(1, file.rows)
+
+    @property
+    def may_hold_deleted(self) -> bool:
+        return DELETED_FIELD.name in self._file.schema.names[-1:]
+
+    def overlapping(self, orders: Orders) -> list[tuple[SortedRun, int, int]]:
+        """Which part of some sorted orders may be found in which piece."""
+        starts = np.searchsorted(orders, self._firsts).tolist()
+        stops = np.searchsorted(orders, self._lasts, side="right").tolist()
+        return [
+            (self._run(number), start, stop)
+            for number, (start, stop) in enumerate(zip(starts, stops, strict=True))
+            if start < stop
+        ]
+
+    def between(self, first: np.uint64, last: np.uint64) -> list[SortedRun]:
+        """The rows with an order from `first` to `last`, both included."""
+        return [
+            part
+            for number, piece in enumerate(self._pieces)
+            if piece.first <= last and first <= piece.last
+            for part in self._run(number).between(first, last)
+        ]
+
+    def sample(self, step: int) -> Orders:
+        """The order of every `step`-th row."""
+        parts = [self._run(number).sample(step) for number in range(len(self._pieces))]
+        return np.concatenate(parts) if parts else np.empty(0, np.uint64)
+
+    def close(self) -> None:
+        self._runs.clear()
+        self._file.close()
+
+    def _run(self, number: int) -> SortedRun:
+        run = self._runs.get(number)
+        if run is None:
+            piece = self._pieces[number]
+            run = from_batch(self._file.read_batch(piece.batch), self._schema).slice(piece.start, piece.stop)
+            self._runs[number] = run
+        return run
+
+
+def _pieces(number: int, info: BatchInfo, groups: KeyGroupRange, max_parallelism: int) -> Sequence[_Piece]:
+    """The rows of `groups` in a batch: none, or one slice."""
+    present, counts = np.asarray(info.groups, np.int64), np.asarray(info.counts, np.int64)
+    ends = np.concatenate([[0], np.cumsum(counts)])
+    assert ends[-1] == info.rows, "the index counts every row of a state file"
+    i, j = np.searchsorted(present, [groups.lo, groups.hi]).tolist()
+    if i == j:
+        return ()
+    first, last = order_span(KeyGroupRange(int(present[i]), int(present[j - 1]) + 1), max_parallelism)
+    return (_Piece(number, int(ends[i]), int(ends[j]), first, last),)

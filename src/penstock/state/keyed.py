@@ -1,0 +1,198 @@
+"""Keyed state of one operator in one subtask attempt, for one epoch.
+
+Older state lies in immutable sorted files, changes of this epoch in sorted runs in memory. The newest run that knows
+a key decides; a tombstone is an answer like others. `flush` turns the changes into at most one new file, which
+supersedes the newest files where that keeps their number small. Nothing changes a file in place, so an attempt that
+fails leaves only files that no checkpoint names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.operators.base import StateSchema
+from penstock.protocol.keygroups import KeyGroupRange, order_of
+from penstock.protocol.manifest import StateFile
+from penstock.state.compact import Level, merged_chunks, tiers_to_merge
+from penstock.state.files import FileRun
+from penstock.state.keys import Flags, KeyColumn, Rows, normalise
+from penstock.state.layout import STATE_KIND, file_schema, groups_of_orders, order_span, to_batch
+from penstock.state.runs import Hits, Orders, SortedRun, find, gather, merge, sort_orders, superseded
+from penstock.store.arrowfile import ArrowFileWriter
+from penstock.store.base import Store
+
+FILES_MAX = 8
+# Runs in memory below this are merged at once: that costs no more than searching one run more.
+_SMALL_RUN_BYTES = 256 << 10
+
+
+class Found(NamedTuple):
+    """The answer to a lookup, aligned with its keys: values, null where absent, and whether the key is there."""
+
+    values: pa.RecordBatch
+    found: Flags
+
+
+@dataclass(frozen=True, slots=True)
+class StateChange:
+    """What a flush did: the new file, and files that it supersedes in the subtask's key groups."""
+
+    added: StateFile | None
+    replaced: tuple[str, ...]
+
+
+class KeyedState:
+    """Lookup and update of many keys at once."""
+
+    def __init__(
+        self, store: Store, files: Sequence[FileRun], groups: KeyGroupRange, schema: StateSchema, max_parallelism: int
+    ) -> None:
+        self._store = store
+        self._files = list(files)
+        self._groups = groups
+        self._schema = schema
+        self._max_parallelism = max_parallelism
+        self._span = order_span(groups, max_parallelism)
+        self._changes: list[SortedRun] = []
+        self._last_hashes = np.empty(0, np.int64)
+        self._last_sort: tuple[Orders, Rows] = (np.empty(0, np.uint64), np.empty(0, np.int64))
+        self._flushed = False
+
+    @classmethod
+    def open(
+        cls,
+        store: Store,
+        files: Sequence[StateFile],
+        groups: KeyGroupRange,
+        schema: StateSchema,
+        max_parallelism: int,
+    ) -> KeyedState:
+        """Opens state files, oldest first.
+
+        Raises: `MissingFile`, `CorruptFile`; `CheckpointMismatch` for a file with other columns.
+        """
+        with ExitStack() as opened:
+            runs = [
+                opened.enter_context(closing(FileRun(store, file, groups, schema, max_parallelism))) for file in files
+            ]
+            opened.pop_all()
+        return cls(store, runs, groups, schema, max_parallelism)
+
+    def lookup(self, hashes: npt.NDArray[np.int64], keys: pa.RecordBatch) -> Found:
+        """The values of keys, which need be neither unique nor sorted."""
+        columns = self._key_columns(keys, len(hashes))
+        probe_keys = tuple(KeyColumn(column) for column in columns)
+        orders, probes = self._sorted(hashes)
+        hits: list[Hits] = []
+        for level in self._newest_first():
+            if not len(orders):
+                break
+            open_ = np.ones(len(orders), np.bool_)
+            for run, start, stop in level.overlapping(orders):
+                answered, rows = find(run, orders[start:stop], probe_keys, probes[start:stop])
+                if len(answered):
+                    answered = answered + start
+                    hits.append(Hits(run, rows, probes[answered]))
+                    open_[answered] = False
+            orders, probes = orders[open_], probes[open_]
+        values, found = gather(hits, len(hashes), self._schema.values.types)
+        return Found(pa.RecordBatch.from_arrays(values, schema=self._schema.values), found)
+
+    def update(
+        self,
+        hashes: npt.NDArray[np.int64],
+        keys: pa.RecordBatch,
+        values: pa.RecordBatch,
+        deleted: Flags | None = None,
+    ) -> None:
+        """Sets the values of keys, or deletes them; a key may occur once. Values of deleted keys do not matter."""
+        assert not self._flushed, "state is flushed once, at the end of the epoch"
+        if not len(hashes):
+            return
+        columns = [*self._key_columns(keys, len(hashes)), *values.columns]
+        assert values.schema.types == self._schema.values.types, (values.schema, self._schema.values)
+        orders, rows = self._sorted(hashes)
+        indices = pa.array(rows)
+        tombstones = deleted[rows] if deleted is not None and deleted.any() else None
+        run = SortedRun(orders, [column.take(indices) for column in columns], len(self._schema.keys), tombstones)
+        assert not superseded(orders, run.keys, np.arange(run.rows)).any(), "a key occurs twice in one update"
+        joined = tiers_to_merge([older.bytes for older in self._changes], run.bytes, floor=_SMALL_RUN_BYTES)
+        if joined:
+            run = merge([run, *reversed(self._changes[-joined:])], drop_deleted=False)
+            del self._changes[-joined:]
+        self._changes.append(run)
+
+    def flush(self, path: str | Callable[[], str]) -> StateChange:
+        """Writes the epoch's changes as one file; writes nothing, and does not ask for a path, without changes."""
+        assert not self._flushed, "state is flushed once, at the end of the epoch"
+        self._flushed = True
+        if not self._changes:
+            return StateChange(None, ())
+        # Files without a row for us are superseded by anything.
+        files = [file for file in self._files if file.rows]
+        joined = tiers_to_merge([file.rows for file in files], sum(run.rows for run in self._changes))
+        kept = min(len(files) - joined, FILES_MAX - 1)
+        merging = files[kept:]
+        levels: list[Level] = [*reversed(self._changes), *reversed(merging)]
+        added = self._write(path, levels, drop_deleted=kept == 0)
+        remaining = {file.path for file in files[:kept]}
+        return StateChange(added, tuple(file.path for file in self._files if file.path not in remaining))
+
+    def scan(self) -> Iterator[pa.RecordBatch]:
+        """Live entries, keys then values, by key group; changes that were not flushed included."""
+        schema = pa.schema([*self._schema.keys, *self._schema.values])
+        for run in merged_chunks(list(self._newest_first()), drop_deleted=True):
+            yield pa.RecordBatch.from_arrays(list(run.columns), schema=schema)
+
+    def close(self) -> None:
+        self._changes.clear()
+        for file in self._files:
+            file.close()
+
+    def _newest_first(self) -> Iterator[Level]:
+        yield from reversed(self._changes)
+        yield from reversed(self._files)
+
+    def _key_columns(self, keys: pa.RecordBatch, rows: int) -> list[pa.Array]:
+        assert keys.schema.types == self._schema.keys.types, (keys.schema, self._schema.keys)
+        assert keys.num_rows == rows or not keys.num_columns
+        return [normalise(column) for column in keys.columns]
+
+    def _sorted(self, hashes: npt.NDArray[np.int64]) -> tuple[Orders, Rows]:
+        """Sorted orders, and the row of each; the hashes of a lookup usually come again with its update."""
+        if len(hashes) != len(self._last_hashes) or not np.array_equal(hashes, self._last_hashes):
+            self._last_hashes = hashes.copy()
+            self._last_sort = sort_orders(order_of(self._last_hashes, self._max_parallelism))
+        orders, rows = self._last_sort
+        first, last = self._span
+        assert not len(orders) or (first <= orders[0] and orders[-1] <= last), "a key of another subtask"
+        return orders, rows
+
+    def _write(self, path: str | Callable[[], str], levels: Sequence[Level], *, drop_deleted: bool) -> StateFile | None:
+        """One file with all rows of `levels`, newest first; none if nothing is left of them."""
+        with_deleted = not drop_deleted and any(level.may_hold_deleted for level in levels)
+        schema = file_schema(self._schema, with_deleted=with_deleted)
+        writer: ArrowFileWriter | None = None
+        try:
+            for run in merged_chunks(levels, drop_deleted=drop_deleted):
+                if writer is None:
+                    name = path if isinstance(path, str) else path()
+                    writer = ArrowFileWriter(self._store, name, schema, kind=STATE_KIND, compression=None, meta={})
+                writer.write(to_batch(run, schema), groups_of_orders(run.orders, self._max_parallelism))
+            if writer is None:
+                return None
+            info = writer.close()
+        except BaseException:
+            if writer is not None:
+                writer.abort()
+            raise
+        return StateFile(
+            path=info.path, rows=info.rows, bytes=info.bytes, checksum=info.checksum, ranges=(self._groups,)
+        )

@@ -1,0 +1,77 @@
+"""How state rows lie in a file, and which orders a range of key groups has.
+
+Columns: `__order` (uint64), the key columns, the value columns, and `__deleted` (bool) where the file may hold
+tombstones. Columns are found by position, so a key and a value may share a name.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.errors import CheckpointMismatch
+from penstock.operators.base import StateSchema
+from penstock.protocol.keygroups import KeyGroupRange, order_bits, order_bound
+from penstock.state.keys import Rows
+from penstock.state.runs import Orders, SortedRun
+
+STATE_KIND = "state"
+ORDER_FIELD = pa.field("__order", pa.uint64(), nullable=False)
+DELETED_FIELD = pa.field("__deleted", pa.bool_(), nullable=False)
+
+FIRST_ORDER, LAST_ORDER = np.uint64(0), np.uint64(2**64 - 1)
+
+
+def file_schema(schema: StateSchema, *, with_deleted: bool) -> pa.Schema:
+    return pa.schema([ORDER_FIELD, *schema.keys, *schema.values, *([DELETED_FIELD] if with_deleted else [])])
+
+
+def check_schema(path: str, found: pa.Schema, schema: StateSchema) -> None:
+    """Refuses a file whose columns are not those of the operator's state."""
+    wanted = file_schema(schema, with_deleted=DELETED_FIELD.name in found.names[-1:])
+    if [(field.name, field.type) for field in found] == [(field.name, field.type) for field in wanted]:
+        return
+    raise CheckpointMismatch(
+        f"state file {path} has the columns {_columns(found)}, the operator's state has {_columns(wanted)}",
+        cause="the operator's key or state columns changed since the checkpoint was taken",
+        next_step="restore with the pipeline that wrote the checkpoint, or give the changed operator a new name",
+        path=path,
+    )
+
+
+def _columns(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name}: {field.type}" for field in schema)
+
+
+def to_batch(run: SortedRun, schema: pa.Schema) -> pa.RecordBatch:
+    """A run as it is written; `schema` says whether tombstones are."""
+    arrays = [pa.array(run.orders), *run.columns]
+    if len(schema) > len(arrays):
+        deleted = run.deleted if run.deleted is not None else np.zeros(run.rows, np.bool_)
+        arrays.append(pa.array(deleted))
+    else:
+        assert run.deleted is None, "tombstones would be lost"
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def from_batch(batch: pa.RecordBatch, schema: StateSchema) -> SortedRun:
+    """A run as it was written, without copying where the batch is mapped."""
+    stop = 1 + len(schema.keys) + len(schema.values)
+    deleted = batch.column(stop).to_numpy(zero_copy_only=False) if batch.num_columns > stop else None
+    return SortedRun(batch.column(0).to_numpy(), batch.columns[1:stop], len(schema.keys), deleted)
+
+
+def order_span(groups: KeyGroupRange, max_parallelism: int) -> tuple[np.uint64, np.uint64]:
+    """The first and the last order that key groups `groups` can have."""
+    assert len(groups) > 0
+    first, beyond = order_bound(groups.lo, max_parallelism), order_bound(groups.hi, max_parallelism)
+    assert first is not None
+    return first, LAST_ORDER if beyond is None else beyond - np.uint64(1)
+
+
+def groups_of_orders(orders: Orders, max_parallelism: int) -> Rows:
+    """The key group of each order: its high bits."""
+    bits = order_bits(max_parallelism)
+    if bits == 0:
+        return np.zeros(len(orders), np.int64)
+    return (orders >> np.uint64(64 - bits)).view(np.int64)

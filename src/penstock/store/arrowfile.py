@@ -1,0 +1,376 @@
+"""The container of segments and state files: an Arrow IPC stream that anyone can read, then an index of its batches.
+
+Layout: schema message, record batch messages, end-of-stream marker, index (JSON), `_TRAILER`. Every byte is covered:
+the index holds checksums of the schema and of each batch, the trailer that of the index, and a manifest repeats the
+latter. A reader that got a batch got what was written, or a `CorruptFile`.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_left
+from typing import Any, Literal, NamedTuple, NoReturn
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import xxhash
+
+from penstock.errors import CorruptFile, FormatTooNew, storage_failed
+from penstock.store.base import Store
+from penstock.store.readbuffer import ReadBuffer
+
+ARROW_FILE_VERSION = 1
+
+Compression = Literal["lz4", "zstd"]
+Meta = dict[str, str | int | None]
+
+_MAGIC = b"PENSTOCK"
+_TRAILER = struct.Struct("<IQ8s")  # length of the index, its xxh3_64, magic
+_END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
+_TAIL_GUESS_BYTES = 32 << 10  # holds the index of most files, so that opening one costs one read
+
+# Batches of memory-mapped files that this process has verified: (store, path, file checksum, batch).
+_verified: set[tuple[str, str, str, int]] = set()
+_VERIFIED_MAX = 1 << 16
+
+
+class BatchInfo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where a record batch message is; its `groups` are the key groups that occur, `counts` the rows of each.
+
+    Both are empty when the batch was written without key groups.
+    """
+
+    offset: int
+    length: int
+    rows: int
+    checksum: str
+    groups: list[int]
+    counts: list[int]
+
+    def rows_in(self, lo: int, hi: int) -> int:
+        """How many rows have a key group from `lo` to `hi` - 1."""
+        assert self.groups or not self.rows, "the batch was written without key groups"
+        return sum(self.counts[bisect_left(self.groups, lo) : bisect_left(self.groups, hi)])
+
+
+class SchemaInfo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The schema message, which begins the file."""
+
+    length: int
+    checksum: str
+
+
+class Index(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What follows the Arrow stream."""
+
+    version: int
+    kind: str
+    compression: Compression | None
+    schema: SchemaInfo
+    batches: list[BatchInfo]
+    meta: Meta
+
+
+class _IndexVersion(msgspec.Struct, frozen=True):
+    """Decodes the index of any version."""
+
+    version: int
+
+
+class FileInfo(NamedTuple):
+    """A finished file; `checksum` is that of its index, and so covers all of it."""
+
+    path: str
+    rows: int
+    bytes: int
+    checksum: str
+
+
+class ArrowFileWriter:
+    """Writes one file; it counts only after `close`."""
+
+    def __init__(
+        self,
+        store: Store,
+        path: str,
+        schema: pa.Schema,
+        *,
+        kind: str,
+        compression: Compression | None = None,
+        meta: Meta | None = None,
+    ) -> None:
+        _refuse_dictionaries(schema)
+        self._path, self._schema, self._kind, self._compression = path, schema, kind, compression
+        self._meta = meta or {}
+        # Spark already runs a task per core; compressing in more threads would only make them wait for each other.
+        self._options = pa.ipc.IpcWriteOptions(compression=compression, use_threads=False)
+        self._schema_message = schema.serialize()
+        self._batches: list[BatchInfo] = []
+        self._rows = 0
+        self._file = store.open_writer(path)
+        try:
+            self._file.write(memoryview(self._schema_message))
+        except BaseException:
+            self._file.abort()
+            raise
+
+    @property
+    def bytes_written(self) -> int:
+        return self._file.tell()
+
+    @property
+    def rows(self) -> int:
+        return self._rows
+
+    def write(self, batch: pa.RecordBatch, groups: npt.NDArray[Any] | None = None) -> None:
+        """Adds a batch; `groups` holds the key group of each row."""
+        assert batch.schema.equals(self._schema), f"{self._path}: the batch has another schema"
+        assert groups is None or len(groups) == batch.num_rows
+        message = self._encode(batch)
+        present, counts = ([], []) if groups is None else _histogram(groups)
+        info = BatchInfo(
+            offset=self._file.tell(),
+            length=message.nbytes,
+            rows=batch.num_rows,
+            checksum=checksum_of(message),
+            groups=present,
+            counts=counts,
+        )
+        self._file.write(message)
+        self._batches.append(info)
+        self._rows += info.rows
+
+    def close(self) -> FileInfo:
+        index = Index(
+            version=ARROW_FILE_VERSION,
+            kind=self._kind,
+            compression=self._compression,
+            schema=SchemaInfo(self._schema_message.size, checksum_of(self._schema_message)),
+            batches=self._batches,
+            meta=self._meta,
+        )
+        encoded = msgspec.json.encode(index)
+        self._file.write(_END_OF_STREAM)
+        self._file.write(encoded)
+        self._file.write(_TRAILER.pack(len(encoded), xxhash.xxh3_64_intdigest(encoded), _MAGIC))
+        bytes_written = self._file.tell()
+        self._file.close()
+        return FileInfo(self._path, self._rows, bytes_written, checksum_of(encoded))
+
+    def abort(self) -> None:
+        self._file.abort()
+
+    def _encode(self, batch: pa.RecordBatch) -> memoryview:
+        if self._compression is None:
+            return memoryview(batch.serialize())
+        # `serialize` cannot compress; a stream of one batch can, and begins with the same schema message.
+        sink = pa.BufferOutputStream()
+        pa.ipc.new_stream(sink, self._schema, options=self._options).write_batch(batch)
+        stream = memoryview(sink.getvalue())
+        assert stream[: self._schema_message.size] == memoryview(self._schema_message)
+        return stream[self._schema_message.size :]
+
+
+class ArrowFile:
+    """An open file: its index is read and verified at once, its batches when asked for.
+
+    With `mapped`, batches of a file on a local disk are memory-mapped, and verified once per process; batches of an
+    uncompressed file then cost no copy. Otherwise compressed batches are read through `buffer`.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        path: str,
+        expected_checksum: str | None = None,
+        *,
+        mapped: bool = False,
+        buffer: ReadBuffer | None = None,
+    ) -> None:
+        self._store, self._path = store, path
+        self._own_buffer = ReadBuffer() if buffer is None else None
+        self._buffer = buffer or self._own_buffer
+        self._reader = store.open_reader(path)
+        try:
+            index = self._read_index(expected_checksum)
+            self.schema = self._read_schema(index.schema)
+            self._map = self._map_file() if mapped else None
+        except BaseException:
+            self._reader.close()
+            raise
+        self.kind, self.compression, self.meta = index.kind, index.compression, index.meta
+        self.batches = index.batches
+        self.rows = sum(batch.rows for batch in index.batches)
+
+    def read_batch(self, number: int) -> pa.RecordBatch:
+        """One batch, verified. Raises: `CorruptFile`."""
+        if self._map is not None:
+            return self._read_mapped(self._map, number)
+        if self.compression is None:
+            return self._read_fresh(number)
+        return self._read_through_buffer(number)
+
+    def close(self) -> None:
+        """Batches that were read stay valid."""
+        self._reader.close()
+        self._map = None
+        if self._own_buffer is not None:
+            self._own_buffer.close()
+
+    def _read_mapped(self, mapped: pa.Buffer, number: int) -> pa.RecordBatch:
+        info = self.batches[number]
+        message = mapped.slice(info.offset, info.length)
+        key = (self._store.url, self._path, self.checksum, number)
+        if key not in _verified:
+            self._verify(f"batch {number}", message, info.checksum)
+            if len(_verified) >= _VERIFIED_MAX:
+                _verified.clear()
+            _verified.add(key)
+        return self._decode(number, message)
+
+    def _read_fresh(self, number: int) -> pa.RecordBatch:
+        """Uncompressed arrays point into the bytes that were read, so these bytes are theirs alone."""
+        info = self.batches[number]
+        message = pa.allocate_buffer(info.length)
+        self._reader.read_into(info.offset, memoryview(message))
+        self._verify(f"batch {number}", message, info.checksum)
+        return self._decode(number, message)
+
+    def _read_through_buffer(self, number: int) -> pa.RecordBatch:
+        info = self.batches[number]
+        assert self._buffer is not None
+        with self._buffer.use(info.length) as view:
+            self._reader.read_into(info.offset, view)
+            self._verify(f"batch {number}", view, info.checksum)
+            message = pa.py_buffer(view)
+            batch = self._decode(number, message)
+            # The format lets a writer leave a buffer uncompressed when that is smaller; such arrays would point into
+            # the reusable bytes, so they get bytes of their own.
+            if _points_into(batch, message):
+                batch = self._decode(number, pa.py_buffer(bytes(view)))
+        return batch
+
+    def _decode(self, number: int, message: pa.Buffer) -> pa.RecordBatch:
+        try:
+            batch = pa.ipc.read_record_batch(message, self.schema)
+        except (pa.ArrowException, OSError) as error:
+            self._corrupt(f"batch {number} cannot be decoded: {error}")
+        if batch.num_rows != self.batches[number].rows:
+            self._corrupt(f"batch {number} has {batch.num_rows} rows, its index says {self.batches[number].rows}")
+        return batch
+
+    def _read_index(self, expected_checksum: str | None) -> Index:
+        size = self._reader.size
+        tail = self._read(max(0, size - _TAIL_GUESS_BYTES), min(size, _TAIL_GUESS_BYTES))
+        if len(tail) < _TRAILER.size:
+            self._corrupt(f"it has {size} bytes only")
+        length, digest, magic = _TRAILER.unpack(tail[-_TRAILER.size :])
+        if magic != _MAGIC:
+            self._corrupt(f"it ends with {magic!r}, not with {_MAGIC!r}")
+        index_end = size - _TRAILER.size
+        stream_end = index_end - length
+        if stream_end < len(_END_OF_STREAM):
+            self._corrupt(f"an index of {length} bytes does not fit into its {size} bytes")
+        wanted_tail = length + len(_END_OF_STREAM)
+        if wanted_tail > len(tail) - _TRAILER.size:
+            tail = self._read(index_end - wanted_tail, wanted_tail) + tail[-_TRAILER.size :]
+        encoded = tail[-_TRAILER.size - length : -_TRAILER.size]
+        self._verify("the index", encoded, f"{digest:016x}")
+        self.checksum = checksum_of(encoded)
+        if expected_checksum is not None and self.checksum != expected_checksum:
+            self._corrupt(
+                f"it has checksum {self.checksum}, the checkpoint names {expected_checksum}: it is another file",
+                wanted=expected_checksum,
+                got=self.checksum,
+            )
+        if tail[-_TRAILER.size - wanted_tail : -_TRAILER.size - length] != _END_OF_STREAM:
+            self._corrupt("the end-of-stream marker before the index is damaged")
+        index = self._decode_index(encoded)
+        self._check_coverage(index, stream_end - len(_END_OF_STREAM))
+        return index
+
+    def _decode_index(self, encoded: bytes) -> Index:
+        try:
+            version = msgspec.json.decode(encoded, type=_IndexVersion).version
+            if version > ARROW_FILE_VERSION:
+                raise FormatTooNew(
+                    f"{self._path} has version {version}, this Penstock reads up to {ARROW_FILE_VERSION}",
+                    cause="the checkpoint was written by a newer Penstock",
+                    next_step="install that version or a newer one",
+                    path=self._path,
+                )
+            return msgspec.json.decode(encoded, type=Index)
+        except msgspec.MsgspecError as error:
+            self._corrupt(f"its index cannot be decoded: {error}")
+
+    def _check_coverage(self, index: Index, end: int) -> None:
+        """Schema and batches lie end to end: no byte is outside of every checksum."""
+        position = index.schema.length
+        for number, info in enumerate(index.batches):
+            if info.offset != position:
+                self._corrupt(f"batch {number} begins at byte {info.offset}, not at {position}")
+            position += info.length
+        if position != end:
+            self._corrupt(f"its batches end at byte {position}, not at {end}")
+
+    def _read_schema(self, info: SchemaInfo) -> pa.Schema:
+        message = self._read(0, info.length)
+        self._verify("the schema", message, info.checksum)
+        return pa.ipc.read_schema(pa.py_buffer(message))
+
+    def _read(self, offset: int, length: int) -> bytes:
+        target = bytearray(length)
+        self._reader.read_into(offset, memoryview(target))
+        return bytes(target)
+
+    def _map_file(self) -> pa.Buffer | None:
+        local = self._store.local_path(self._path)
+        if local is None:
+            return None
+        try:
+            with pa.memory_map(local) as file:
+                return file.read_buffer()
+        except OSError as error:
+            raise storage_failed(local, error) from error
+
+    def _verify(self, what: str, data: Any, wanted: str) -> None:
+        got = checksum_of(data)
+        if got != wanted:
+            self._corrupt(f"{what} has checksum {got}, {wanted} was written", part=what, wanted=wanted, got=got)
+
+    def _corrupt(self, seen: str, **fields: object) -> NoReturn:
+        raise CorruptFile(
+            f"{self._path}: {seen}",
+            cause="bytes were lost or changed after the file had been written",
+            next_step="restore the file from a copy, or restore an older checkpoint (restore=N)",
+            path=self._path,
+            **fields,
+        )
+
+
+def checksum_of(data: Any) -> str:
+    """The checksum of anything with bytes, as 16 hexadecimal digits."""
+    return f"{xxhash.xxh3_64_intdigest(data):016x}"
+
+
+def _histogram(groups: npt.NDArray[Any]) -> tuple[list[int], list[int]]:
+    counts = np.bincount(groups)
+    present = np.flatnonzero(counts)
+    return present.tolist(), counts[present].tolist()
+
+
+def _points_into(batch: pa.RecordBatch, message: pa.Buffer) -> bool:
+    begin, end = message.address, message.address + message.size
+    buffers = (buffer for column in batch.columns for buffer in column.buffers() if buffer is not None)
+    return any(begin <= buffer.address < end for buffer in buffers)
+
+
+def _refuse_dictionaries(schema: pa.Schema) -> None:
+    """A dictionary would be one more message, shared by batches, and a batch could not be read alone."""
+    pending = [field.type for field in schema]
+    while pending:
+        kind = pending.pop()
+        assert not pa.types.is_dictionary(kind), "dictionary columns are decoded before they are stored"
+        pending.extend(kind.field(number).type for number in range(kind.num_fields))

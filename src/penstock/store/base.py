@@ -1,0 +1,75 @@
+"""What a checkpoint needs of its storage, small enough for a local folder, memory and an object store.
+
+Names are relative, with ``/``. Everything but `append` is create-once: a name is never written twice, so nothing
+needs compare-and-swap, locks or renames.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple, Protocol
+
+
+class AlreadyExists(Exception):
+    """`Store.create` found the name taken: somebody else was first."""
+
+
+class Entry(NamedTuple):
+    """A stored file."""
+
+    path: str
+    bytes: int
+
+
+class FileWriter(Protocol):
+    """A new file; it exists for readers, durably, only after `close`."""
+
+    def write(self, data: bytes | memoryview) -> int: ...
+    def tell(self) -> int: ...
+    def close(self) -> None: ...
+    def abort(self) -> None: ...
+
+
+class FileReader(Protocol):
+    """Random access to an immutable file."""
+
+    @property
+    def size(self) -> int: ...
+    def read_into(self, offset: int, target: memoryview) -> None:
+        """Fills `target`; a file too short is a `CorruptFile`."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Store(Protocol):
+    """A folder of immutable files."""
+
+    @property
+    def url(self) -> str:
+        """Opens the same store on another machine, by `penstock.store.open_store`."""
+        ...
+
+    def create(self, path: str, data: bytes) -> None:
+        """Writes a small file durably if nothing has that name; raises `AlreadyExists` otherwise. Atomic."""
+        ...
+
+    def read(self, path: str) -> bytes: ...
+    def exists(self, path: str) -> bool: ...
+    def list(self, prefix: str) -> list[Entry]:
+        """Files below the folder `prefix`, recursively, sorted by path; a folder that is not there is empty."""
+        ...
+
+    def delete(self, paths: Iterable[str]) -> None:
+        """Deletes files; one that is gone already is not an error."""
+        ...
+
+    def append(self, path: str, line: bytes) -> None:
+        """Adds a line to a log for people; best effort, never needed for recovery."""
+        ...
+
+    def open_writer(self, path: str) -> FileWriter: ...
+    def open_reader(self, path: str) -> FileReader: ...
+    def local_path(self, path: str) -> str | None:
+        """Where the file can be memory-mapped, if it can."""
+        ...

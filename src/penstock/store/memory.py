@@ -1,0 +1,152 @@
+"""A checkpoint directory in this process's memory, for tests and the simulator; the semantics are `LocalStore`'s."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Iterable
+from weakref import WeakValueDictionary
+
+from penstock.errors import storage_failed
+from penstock.store.base import AlreadyExists, Entry
+from penstock.store.local import too_short
+from penstock.store.paths import check_folder, check_path
+
+
+class _Content:
+    """The files of one name, shared by all stores of that name."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.files: dict[str, bytes] = {}
+        self.being_written: set[str] = set()
+
+
+_contents: WeakValueDictionary[str, _Content] = WeakValueDictionary()
+_contents_lock = threading.Lock()
+
+
+class MemoryStore:
+    """A handle to the files of `name`; without a name they are this store's own. Files live as long as a handle."""
+
+    def __init__(self, name: str | None = None) -> None:
+        self._name = name or uuid.uuid4().hex
+        with _contents_lock:
+            content = _contents.get(self._name)
+            if content is None:
+                content = _contents[self._name] = _Content()
+        self._content = content
+
+    def __repr__(self) -> str:
+        return f"MemoryStore({self._name!r})"
+
+    def __reduce__(self) -> tuple[type[MemoryStore], tuple[str]]:
+        return (MemoryStore, (self._name,))
+
+    @property
+    def url(self) -> str:
+        return f"memory://{self._name}"
+
+    def create(self, path: str, data: bytes) -> None:
+        self._put_new(check_path(path), bytes(data))
+
+    def read(self, path: str) -> bytes:
+        try:
+            return self._content.files[check_path(path)]
+        except KeyError:
+            raise storage_failed(f"{self.url}/{path}", FileNotFoundError(2, "no such file")) from None
+
+    def exists(self, path: str) -> bool:
+        return check_path(path) in self._content.files
+
+    def list(self, prefix: str) -> list[Entry]:
+        folder = check_folder(prefix)
+        start = f"{folder}/" if folder else ""
+        with self._content.lock:
+            return sorted(Entry(p, len(data)) for p, data in self._content.files.items() if p.startswith(start))
+
+    def leftovers(self, older_than_s: float = 3600.0) -> tuple[Entry, ...]:  # noqa: ARG002 - as LocalStore has it
+        """Nothing: `create` needs no temporary files here."""
+        return ()
+
+    def delete(self, paths: Iterable[str]) -> None:
+        with self._content.lock:
+            for path in paths:
+                self._content.files.pop(check_path(path), None)
+
+    def append(self, path: str, line: bytes) -> None:
+        with self._content.lock:
+            before = self._content.files.get(check_path(path), b"")
+            self._content.files[path] = before + (line if line.endswith(b"\n") else line + b"\n")
+
+    def open_writer(self, path: str) -> MemoryWriter:
+        check_path(path)
+        with self._content.lock:
+            if path in self._content.files or path in self._content.being_written:
+                raise AlreadyExists(path)
+            self._content.being_written.add(path)
+        return MemoryWriter(self._content, path)
+
+    def open_reader(self, path: str) -> MemoryReader:
+        return MemoryReader(f"{self.url}/{path}", self.read(path))
+
+    def local_path(self, path: str) -> str | None:  # noqa: ARG002 - memory has no paths
+        return None
+
+    def _put_new(self, path: str, data: bytes) -> None:
+        with self._content.lock:
+            if path in self._content.files or path in self._content.being_written:
+                raise AlreadyExists(path)
+            self._content.files[path] = data
+
+
+class MemoryWriter:
+    """A new file; its name is taken at once, its bytes appear with `close`."""
+
+    def __init__(self, content: _Content, path: str) -> None:
+        self._content, self._path, self._data, self._done = content, path, bytearray(), False
+
+    def write(self, data: bytes | memoryview) -> int:
+        assert not self._done, f"{self._path} is closed"
+        view = memoryview(data).cast("B")
+        self._data += view
+        return view.nbytes
+
+    def tell(self) -> int:
+        return len(self._data)
+
+    def close(self) -> None:
+        if self._done:
+            return
+        self._done = True
+        with self._content.lock:
+            self._content.being_written.discard(self._path)
+            self._content.files[self._path] = bytes(self._data)
+
+    def abort(self) -> None:
+        """Forgets the file; after `close` it does nothing."""
+        if self._done:
+            return
+        self._done = True
+        with self._content.lock:
+            self._content.being_written.discard(self._path)
+
+
+class MemoryReader:
+    """Reads at any offset, from any thread."""
+
+    def __init__(self, name: str, data: bytes) -> None:
+        self._name, self._data = name, data
+
+    @property
+    def size(self) -> int:
+        return len(self._data)
+
+    def read_into(self, offset: int, target: memoryview) -> None:
+        piece = memoryview(self._data)[offset : offset + target.nbytes]
+        if piece.nbytes < target.nbytes:
+            raise too_short(self._name, offset, target.nbytes, len(self._data))
+        target[:] = piece
+
+    def close(self) -> None:
+        self._data = b""

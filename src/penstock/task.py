@@ -1,0 +1,287 @@
+"""One subtask attempt: open state and inputs, step the operators until the input or the time is used up, then hand
+over everything in one report (A6).
+
+Nothing here counts until the driver accepts the report; an attempt that dies, or whose report is not taken, leaves
+only files that nobody names.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.channel.barrier import Barrier, Slicer
+from penstock.channel.gate import Channel, Gate, LiveRows
+from penstock.channel.hashing import hash_columns
+from penstock.channel.reader import PrefetchingReader
+from penstock.channel.segment import HASH_COLUMN, ExchangeWriter, SegmentWriter, edge_schema
+from penstock.errors import PenstockError
+from penstock.graph import Edge, Stage, ToEdge, ToOperator, ToSink
+from penstock.operators.base import Operator, Records
+from penstock.protocol.garbage import file_path
+from penstock.protocol.ids import CheckpointId, Generation
+from penstock.protocol.keygroups import KeyGroupRange
+from penstock.protocol.plan import StagePlan, SubtaskPlan
+from penstock.protocol.report import (
+    InputReport,
+    OutputReport,
+    SinkReport,
+    StateReport,
+    SubtaskReport,
+    Timing,
+)
+from penstock.sinks.base import Writer, WriterContext
+from penstock.state.keyed import KeyedState
+from penstock.store.base import Store
+
+_NO_HASHES = np.empty(0, dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Sizes that do not change from epoch to epoch."""
+
+    segment_bytes: int
+    prefetch_bytes: int
+
+
+def run_subtask(
+    stage: Stage,
+    plan: StagePlan,
+    subtask: int,
+    *,
+    store: Store,
+    limits: Limits,
+    attempt: str,
+    live: Iterator[pa.RecordBatch] | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> SubtaskReport:
+    """Runs one attempt to its report. A `PenstockError` becomes a report of failure; anything else is raised, so
+    that Spark tries the subtask again."""
+    identity = {"stage": plan.stage, "subtask": subtask, "checkpoint": plan.checkpoint, "attempt": attempt}
+    barrier = Barrier(plan.budget_s, clock)
+    with ExitStack() as cleanup:
+        try:
+            run = _Attempt(stage, plan, plan.subtasks[subtask], store, limits, attempt, live, cleanup)
+            timing = run.step(barrier, clock)
+            inputs = run.spill()
+            run.finish()
+            report = run.report(inputs, timing, barrier)
+            cleanup.pop_all()
+            run.gate.close()
+        except PenstockError as error:
+            return SubtaskReport(**identity, failure=_located(error, stage, subtask).to_report())
+        return report
+
+
+def _located(error: PenstockError, stage: Stage, subtask: int) -> PenstockError:
+    error.fields.setdefault("stage", stage.name)
+    error.fields.setdefault("subtask", str(subtask))
+    return error
+
+
+@dataclass(slots=True)
+class _Stepped:
+    """What stepping measured."""
+
+    barrier_fired: bool
+    barrier_delay_s: float
+    row_cost_s: float | None
+    stepped_s: float
+
+
+class _Attempt:
+    """The open parts of one attempt; `cleanup` undoes them unless the report was made."""
+
+    def __init__(
+        self,
+        stage: Stage,
+        plan: StagePlan,
+        mine: SubtaskPlan,
+        store: Store,
+        limits: Limits,
+        attempt: str,
+        live: Iterator[pa.RecordBatch] | None,
+        cleanup: ExitStack,
+    ) -> None:
+        self._stage, self._plan, self._mine = stage, plan, mine
+        self._store, self._limits, self._attempt = store, limits, attempt
+        self._cleanup = cleanup
+        self._states = {node.spec.name: self._open_state(node.spec) for node in stage.nodes if node.spec.state_schema}
+        self._operators: list[Operator] = [
+            node.spec.build(self._states.get(node.spec.name)) for node in stage.nodes
+        ]
+        self._exchanges = {edge.name: self._open_exchange(edge) for edge in stage.outputs}
+        self._emitted = dict.fromkeys(self._exchanges, 0)
+        self._writers: dict[str, Writer] = {}
+        self._written = {binding.name: 0 for binding in stage.sinks}
+        self._bindings = {binding.name: binding for binding in stage.sinks}
+        self.gate = Gate([self._open_channel(edge, live) for edge in stage.inputs])
+
+    # -- opening -------------------------------------------------------------------------------------------------
+
+    def _path(self, folder: str, owner: str, sequence: int) -> str:
+        return file_path(
+            folder,
+            owner,
+            checkpoint=self._plan.checkpoint,
+            generation=self._plan.generation,
+            subtask=self._mine.subtask,
+            attempt=self._attempt,
+            sequence=sequence,
+        )
+
+    def _open_state(self, spec: object) -> KeyedState:
+        state = KeyedState.open(
+            self._store,
+            self._mine.state.get(spec.name, ()),  # type: ignore[attr-defined]
+            self._mine.groups,
+            spec.state_schema,  # type: ignore[attr-defined]
+            self._plan.max_parallelism,
+        )
+        self._cleanup.callback(state.close)
+        return state
+
+    def _open_exchange(self, edge: Edge) -> ExchangeWriter:
+        writer = ExchangeWriter(
+            self._store,
+            lambda sequence: self._path("segments", edge.name, sequence),
+            edge_schema(edge.schema),
+            epoch=self._plan.checkpoint,
+            producer=self._mine.subtask,
+            watermark=None,
+            max_parallelism=self._plan.max_parallelism,
+            consumer_parallelism=self._plan.consumer_parallelism[edge.name],
+            target_bytes=self._limits.segment_bytes,
+        )
+        self._cleanup.callback(writer.abort)
+        return writer
+
+    def _open_channel(self, edge: Edge, live: Iterator[pa.RecordBatch] | None) -> Channel:
+        plan = next(part for part in self._mine.inputs if part.edge == edge.name)
+        reader = PrefetchingReader(
+            self._store, plan.reads, self._plan.max_parallelism, prefetch_bytes=self._limits.prefetch_bytes
+        )
+        self._cleanup.callback(reader.close)
+        rows = LiveRows(live, edge_schema(edge.schema)) if plan.live and live is not None else None
+        return Channel(edge.name, reader, rows)
+
+    # -- stepping ------------------------------------------------------------------------------------------------
+
+    def step(self, barrier: Barrier, clock: Callable[[], float]) -> _Stepped:
+        """Steps the head operator slice by slice until the inputs or the time are used up."""
+        slicer = Slicer(self._plan.row_cost_s)
+        while not barrier.fired():
+            taken = self.gate.take(slicer.rows(barrier.left_s))
+            if taken is None:
+                return _Stepped(False, 0.0, slicer.row_cost_s, barrier.elapsed_s)
+            start = clock()
+            self._emit(0, self._operators[0].process(taken.records))
+            slicer.observe(taken.records.rows, clock() - start)
+        return _Stepped(not self.gate.used_up(), barrier.delay_s, slicer.row_cost_s, barrier.elapsed_s)
+
+    def _emit(self, index: int, batches: Iterator[pa.RecordBatch]) -> None:
+        for batch in batches:
+            if batch.num_rows == 0:
+                continue
+            for target in self._stage.nodes[index].targets:
+                match target:
+                    case ToOperator(downstream):
+                        records = Records(batch, _NO_HASHES)
+                        self._emit(downstream, self._operators[downstream].process(records))
+                    case ToEdge(edge):
+                        self._exchanges[edge.name].write(self._with_hash(edge, batch))
+                        self._emitted[edge.name] += batch.num_rows
+                    case ToSink(sink):
+                        self._writer(sink).write(batch)
+                        self._written[sink] += batch.num_rows
+
+    def _with_hash(self, edge: Edge, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Rows of an unkeyed edge keep their producer's lane."""
+        if edge.keys:
+            hashes = hash_columns([batch.column(key) for key in edge.keys])
+        else:
+            hashes = np.full(batch.num_rows, self._mine.groups.lo, dtype=np.int64)
+        return pa.RecordBatch.from_arrays([*batch.columns, pa.array(hashes)], [*batch.schema.names, HASH_COLUMN])
+
+    def _writer(self, sink: str) -> Writer:
+        """Opened at the first row: a sink that gets nothing costs nothing."""
+        if sink not in self._writers:
+            context = WriterContext(
+                checkpoint=CheckpointId(self._plan.checkpoint),
+                generation=Generation(self._plan.generation),
+                subtask=self._mine.subtask,
+                parallelism=self._plan.parallelism,
+                attempt=self._attempt,
+            )
+            binding = self._bindings[sink]
+            self._writers[sink] = binding.sink.open_writer(context, binding.schema)
+            self._cleanup.callback(self._writers[sink].abort)
+        return self._writers[sink]
+
+    # -- ending --------------------------------------------------------------------------------------------------
+
+    def spill(self) -> tuple[InputReport, ...]:
+        """Live rows behind the barrier become in-flight data; without a barrier nothing is written (A3)."""
+        return tuple(
+            channel.spill(self._spill_writer(edge)) for edge, channel in zip(self._stage.inputs, self.gate.channels, strict=True)
+        )
+
+    def _spill_writer(self, edge: Edge) -> SegmentWriter:
+        writer = SegmentWriter(
+            self._store,
+            lambda sequence: self._path("segments", edge.name, sequence),
+            edge_schema(edge.schema),
+            epoch=self._plan.checkpoint,
+            producer=self._mine.subtask,
+            watermark=None,
+            max_parallelism=self._plan.max_parallelism,
+            groups=KeyGroupRange(self._mine.groups.lo, self._mine.groups.hi),
+            target_bytes=self._limits.segment_bytes,
+        )
+        self._cleanup.callback(writer.abort)
+        return writer
+
+    def finish(self) -> None:
+        """Lets operators emit what they hold back until the end, upstream first."""
+        for index, operator in enumerate(self._operators):
+            self._emit(index, operator.finish())
+
+    def report(self, inputs: tuple[InputReport, ...], stepped: _Stepped, barrier: Barrier) -> SubtaskReport:
+        """Makes everything durable, then says what it is."""
+        outputs = tuple(
+            OutputReport(edge=name, rows=self._emitted[name], segments=tuple(writer.close()))
+            for name, writer in self._exchanges.items()
+        )
+        state = tuple(
+            StateReport(operator=name, added=change.added, replaced=change.replaced)
+            for name, change in (
+                (name, handle.flush(self._path("state", name, 0))) for name, handle in self._states.items()
+            )
+        )
+        sinks = tuple(
+            SinkReport(sink=name, rows=self._written[name], committables=tuple(writer.prepare()))
+            for name, writer in self._writers.items()
+        )
+        return SubtaskReport(
+            stage=self._plan.stage,
+            subtask=self._mine.subtask,
+            checkpoint=self._plan.checkpoint,
+            attempt=self._attempt,
+            inputs=inputs,
+            outputs=outputs,
+            state=state,
+            sinks=sinks,
+            timing=Timing(
+                elapsed_s=barrier.elapsed_s,
+                finish_s=barrier.elapsed_s - stepped.stepped_s,
+                barrier_fired=stepped.barrier_fired,
+                barrier_delay_s=stepped.barrier_delay_s,
+                row_cost_s=stepped.row_cost_s,
+            ),
+        )

@@ -1,0 +1,202 @@
+"""The tree is the architecture: who may import what, and how large a file may grow."""
+
+from __future__ import annotations
+
+import ast
+import io
+import sys
+import tokenize
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SRC = ROOT / "src"
+PACKAGE = SRC / "penstock"
+LINES_MAX = 450
+
+PURE_THIRD_PARTY = {"msgspec", "numpy", "xxhash"}
+IMPURE_STDLIB = {
+    "asyncio", "concurrent", "datetime", "glob", "io", "logging", "multiprocessing", "os", "pathlib", "random",
+    "secrets", "shutil", "signal", "socket", "subprocess", "tempfile", "threading", "time", "uuid",
+}  # fmt: skip
+PICKLES = {
+    "pickle",
+    "_pickle",
+    "cloudpickle",
+    "dill",
+    "marshal",
+    "shelve",
+    "pyspark.cloudpickle",
+    "pyspark.serializers",
+}
+HOMES = tuple(f"/{folder}/" for folder in ("home", "root", "Users"))
+
+
+@dataclass(frozen=True)
+class Import:
+    module: str
+    line: int
+    at_runtime: bool
+
+
+def imports_of(source: str, module: str = "") -> list[Import]:
+    """Every import in `source`, also inside functions and by `import_module`; `module` resolves relative ones."""
+    tree = ast.parse(source)
+    typing_only = {id(node) for guard in _typing_guards(tree) for stmt in guard.body for node in ast.walk(stmt)}
+    return [
+        Import(name, node.lineno, id(node) not in typing_only)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom | ast.Call)
+        for name in _names(node, module)
+    ]
+
+
+def _typing_guards(tree: ast.Module) -> Iterator[ast.If]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test) in {"TYPE_CHECKING", "typing.TYPE_CHECKING"}:
+            yield node
+
+
+def _names(node: ast.Import | ast.ImportFrom | ast.Call, module: str) -> list[str]:
+    match node:
+        case ast.Import(names=names):
+            return [alias.name for alias in names]
+        case ast.ImportFrom(module=base, names=names, level=level):
+            package = ".".join(module.split(".")[:-level]) if level else ""
+            prefix = ".".join(part for part in (package, base) if part)
+            # `from pyspark import cloudpickle` names a module too.
+            return [prefix, *(f"{prefix}.{alias.name}" for alias in names)]
+        case ast.Call(func=func, args=[ast.Constant(value=str(name)), *_]):
+            called = ast.unparse(func)
+            return [name] if called in {"__import__", "import_module", "importlib.import_module"} else []
+    return []
+
+
+def within(module: str, packages: set[str]) -> bool:
+    return any(module == package or module.startswith(f"{package}.") for package in packages)
+
+
+def python_files(*folders: str) -> list[Path]:
+    return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+
+
+def module_name(path: Path) -> str:
+    return ".".join(path.relative_to(SRC).with_suffix("").parts)
+
+
+def offenders(
+    folder: Path, forbidden: set[str], *, spare: tuple[Path, ...] = (), runtime_only: bool = False
+) -> list[str]:
+    """Imports of `forbidden` modules under `folder`, files in `spare` left out."""
+    return [
+        f"{path.relative_to(ROOT)}:{found.line} imports {found.module}"
+        for path in sorted(folder.rglob("*.py"))
+        if not any(path == spared or spared in path.parents for spared in spare)
+        for found in imports_of(path.read_text(), module_name(path))
+        if within(found.module, forbidden) and (found.at_runtime or not runtime_only)
+    ]
+
+
+def words_in(source: str) -> Iterator[tuple[int, str]]:
+    """String constants and comments, with their lines."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.lineno, node.value
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string
+
+
+def is_pure(module: str) -> bool:
+    top = module.partition(".")[0]
+    if top == "penstock":
+        return within(module, {"penstock.protocol"})
+    return top in PURE_THIRD_PARTY or (top in sys.stdlib_module_names and top not in IMPURE_STDLIB)
+
+
+def test_protocol_imports_no_spark_no_clock_no_files_and_nothing_else_of_penstock() -> None:
+    impure = [
+        f"{path.relative_to(ROOT)}:{found.line} imports {found.module}"
+        for path in sorted((PACKAGE / "protocol").rglob("*.py"))
+        for found in imports_of(path.read_text(), module_name(path))
+        if not is_pure(found.module)
+    ]
+    assert impure == []
+
+
+def test_only_spark_imports_pyspark() -> None:
+    assert offenders(PACKAGE, {"pyspark", "py4j"}, spare=(PACKAGE / "spark",), runtime_only=True) == []
+
+
+def test_only_the_paimon_sink_imports_pypaimon() -> None:
+    paimon = tuple((PACKAGE / "sinks").glob("paimon*"))
+    assert offenders(PACKAGE, {"pypaimon"}, spare=paimon, runtime_only=True) == []
+
+
+def test_nothing_but_the_transport_to_spark_imports_pickle() -> None:
+    """D7: what is read back from a checkpoint never goes through pickle."""
+    assert offenders(PACKAGE, PICKLES, spare=(PACKAGE / "spark",)) == []
+
+
+def test_every_module_says_what_it_is_for() -> None:
+    silent = [
+        str(path.relative_to(ROOT))
+        for path in python_files("src")
+        if not ast.get_docstring(ast.parse(path.read_text()))
+    ]
+    assert silent == []
+
+
+def test_no_file_is_too_large_to_read_in_one_sitting() -> None:
+    lines = {
+        str(path.relative_to(ROOT)): len(path.read_text().splitlines())
+        for path in python_files("src", "tests", "benchmarks", "examples", "scripts")
+    }
+    assert {path: count for path, count in lines.items() if count > LINES_MAX} == {}
+
+
+def test_no_file_names_a_folder_of_somebodys_machine() -> None:
+    named = [
+        f"{path.relative_to(ROOT)}:{line}: {text.strip()[:80]}"
+        for path in python_files("src", "tests", "benchmarks", "examples", "scripts")
+        for line, text in words_in(path.read_text())
+        if any(home in text for home in HOMES)
+    ]
+    assert named == []
+
+
+@pytest.mark.parametrize(
+    ("source", "modules"),
+    [
+        ("import os.path", ["os.path"]),
+        ("def f():\n    import time", ["time"]),
+        ("from pyspark import cloudpickle", ["pyspark", "pyspark.cloudpickle"]),
+        ("from ..store import base", ["penstock.store", "penstock.store.base"]),
+        ("importlib.import_module('pyspark')", ["pyspark"]),
+        ("text = 'import os'  # import time", []),
+    ],
+)
+def test_the_checker_sees_an_import_in_any_form(source: str, modules: list[str]) -> None:
+    assert [found.module for found in imports_of(source, "penstock.protocol.plan")] == modules
+
+
+def test_the_checker_tells_imports_for_types_from_real_ones() -> None:
+    source = "if TYPE_CHECKING:\n    import pyspark\nimport pypaimon"
+    assert [(found.module, found.at_runtime) for found in imports_of(source)] == [
+        ("pypaimon", True),
+        ("pyspark", False),
+    ]
+
+
+@pytest.mark.parametrize("module", ["os", "time", "pyspark.sql", "pyarrow", "penstock.errors", "penstock.store.base"])
+def test_the_checker_holds_the_world_to_be_impure(module: str) -> None:
+    assert not is_pure(module)
+
+
+def test_the_checker_finds_a_home_folder_in_a_comment_and_in_a_string() -> None:
+    path = HOMES[0] + "me"
+    found = [text for _, text in words_in(f"x = {path!r}\n# see {path}\n")]
+    assert found == [path, f"# see {path}"]

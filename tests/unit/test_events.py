@@ -1,0 +1,201 @@
+"""The history survives what crashes do to a file, and its lines are for people to read."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, get_args
+
+import msgspec
+import pytest
+
+from penstock.observe.events import (
+    BytesWritten,
+    CommitRetried,
+    Committed,
+    EpochFailed,
+    EpochPublished,
+    Event,
+    QueryStarted,
+    QueryStopped,
+    Rescaled,
+    decode_events,
+    encode_event,
+)
+from penstock.observe.progress import format_commit, format_epoch, human_bytes, human_seconds
+from penstock.protocol.ids import BatchId, CheckpointId, Generation, SinkName, StageName
+from penstock.protocol.report import ErrorReport
+
+AT = "2026-11-15T12:34:56.789012+00:00"
+TOTALS = StageName("totals")
+SHOP = SinkName("shop.totals")
+
+STARTED = QueryStarted(
+    at=AT,
+    name="totals",
+    generation=Generation(7),
+    restored=CheckpointId(41),
+    parallelism={TOTALS: 4},
+    max_parallelism=128,
+    version="0.1.0",
+)
+PUBLISHED = EpochPublished(
+    at=AT,
+    checkpoint=CheckpointId(42),
+    kind="ingest",
+    batch_id=BatchId(17),
+    rows_in=12_345,
+    rows_processed=10_000,
+    rows_out=500,
+    rows_in_flight=2_345,
+    bytes_in_flight=1_234_567,
+    segments_in_flight=3,
+    duration_s=1.2,
+    job_s=1.1,
+    publish_s=0.003,
+    barrier_fired=True,
+    barrier_delay_s=0.012,
+    bytes_written=BytesWritten(segments=100, state=20, manifest=3),
+    parallelism={TOTALS: 4},
+    committed=CheckpointId(40),
+)
+COMMITTED = Committed(
+    at=AT,
+    sink=SHOP,
+    first=CheckpointId(40),
+    last=CheckpointId(42),
+    snapshot=9,
+    rows=1_500,
+    files=4,
+    duration_s=0.041,
+)
+EVENTS: list[Event] = [
+    STARTED,
+    PUBLISHED,
+    EpochFailed(at=AT, checkpoint=CheckpointId(43), attempt=1, code="PEN-033", message='job\n"failed" {"event":'),
+    COMMITTED,
+    CommitRetried(at=AT, sink=SHOP, first=CheckpointId(43), last=CheckpointId(43), attempt=2, message="timed out"),
+    Rescaled(at=AT, stage=TOTALS, old=4, new=8),
+    QueryStopped(at=AT, reason="failed", error=ErrorReport("PEN-030", "x", "y", "z", {"operator": "totals"})),
+]
+HISTORY = b"".join(encode_event(event) for event in EVENTS)
+
+
+def published(**changes: Any) -> EpochPublished:
+    return msgspec.structs.replace(PUBLISHED, **changes)
+
+
+def test_the_examples_hold_every_kind_of_event() -> None:
+    assert {type(event) for event in EVENTS} == set(get_args(Event))
+
+
+@pytest.mark.parametrize("event", EVENTS, ids=lambda event: type(event).__name__)
+def test_an_event_is_one_line_of_json_that_names_its_kind_and_time(event: Event) -> None:
+    line = encode_event(event)
+    assert line.count(b"\n") == 1
+    assert line.endswith(b"\n")
+    content = json.loads(line)
+    assert (content["event"], content["at"]) == (type(event).__name__, AT)
+
+
+def test_a_history_reads_back_as_it_was_written() -> None:
+    assert decode_events(HISTORY) == EVENTS
+
+
+def test_an_empty_history_has_no_events() -> None:
+    assert decode_events(b"") == []
+
+
+def test_a_history_cut_at_any_byte_keeps_all_whole_events() -> None:
+    ends = [len(b"".join(map(encode_event, EVENTS[:count]))) - 1 for count in range(1, len(EVENTS) + 1)]
+    for length in range(len(HISTORY)):
+        whole = sum(end <= length for end in ends)
+        assert decode_events(HISTORY[:length]) == EVENTS[:whole]
+
+
+def test_what_the_next_driver_writes_behind_a_torn_line_is_found() -> None:
+    torn = encode_event(PUBLISHED)
+    for length in range(len(torn) - 1):
+        data = encode_event(STARTED) + torn[:length] + encode_event(STARTED) + encode_event(COMMITTED)
+        assert decode_events(data) == [STARTED, STARTED, COMMITTED]
+
+
+def test_a_line_torn_inside_a_character_is_left_out() -> None:
+    message = EpochFailed(at=AT, checkpoint=CheckpointId(1), attempt=1, code="PEN-030", message="é")
+    line = encode_event(message)
+    torn = line[: line.index("é".encode()) + 1]
+    assert decode_events(encode_event(STARTED) + torn) == [STARTED]
+    assert decode_events(torn + b'"}\n' + encode_event(STARTED)) == [STARTED]
+
+
+def test_events_and_fields_of_a_newer_version_are_passed_over() -> None:
+    newer = b'{"event":"Teleported","at":"x"}\n' + encode_event(STARTED).replace(b'"at":', b'"mood":"good","at":')
+    assert decode_events(newer) == [STARTED]
+
+
+def test_bytes_written_add_up() -> None:
+    assert PUBLISHED.bytes_written.total == 123
+
+
+def test_an_epoch_is_one_line_with_everything_people_ask_for() -> None:
+    """E4."""
+    assert format_epoch(PUBLISHED) == (
+        "epoch     42 ingest   in      12,345  processed      10,000  in flight       2,345 rows   1.2 MB  "
+        "barrier  +12 ms  publish   3 ms  committed     40"
+    )
+
+
+def test_an_epoch_without_barrier_and_commit_shows_dashes() -> None:
+    line = format_epoch(published(barrier_fired=False, barrier_delay_s=0.0, committed=None))
+    assert "barrier       –  " in line
+    assert line.endswith("committed      –")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"kind": "drain", "rows_in": 0, "committed": None},
+        {"kind": "takeover", "barrier_fired": False, "rows_in_flight": 0, "bytes_in_flight": 0},
+        {"rows_in": 99_999_999, "rows_in_flight": 99_999_999, "bytes_in_flight": 999_949_999_999},
+        {"barrier_delay_s": 99.94, "publish_s": 0.9994, "checkpoint": 999_999},
+    ],
+)
+def test_the_columns_of_epochs_are_aligned(changes: dict[str, Any]) -> None:
+    usual, other = format_epoch(PUBLISHED), format_epoch(published(**changes))
+    for column in (" in ", "processed", "in flight", "rows", "barrier", "publish", "committed"):
+        assert other.index(column) == usual.index(column)
+    assert len(other) == len(usual)
+
+
+def test_a_commit_of_several_checkpoints_names_the_first_and_the_last() -> None:
+    assert format_commit(COMMITTED) == "commit 40–42 to shop.totals: snapshot 9, 1,500 rows in 4 files, 41 ms"
+
+
+def test_a_commit_of_one_checkpoint_without_snapshot_says_so() -> None:
+    one = msgspec.structs.replace(COMMITTED, first=CheckpointId(42), snapshot=None, rows=0, files=1)
+    assert format_commit(one) == "commit 42 to shop.totals: no snapshot, 0 rows in 1 file, 41 ms"
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1000, "1.0 KB"),
+        (999_949, "999.9 KB"),
+        (999_950, "1.0 MB"),
+        (64_000_000, "64.0 MB"),
+        (1_500_000_000, "1.5 GB"),
+        (2 * 10**12, "2.0 TB"),
+        (3 * 10**15, "3.0 PB"),
+    ],
+)
+def test_sizes_are_shown_in_the_units_in_which_they_are_written(count: int, text: str) -> None:
+    assert human_bytes(count) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0 ms"), (0.0123, "12 ms"), (0.9994, "999 ms"), (0.9996, "1.0 s"), (99.94, "99.9 s"), (100, "2 min")],
+)
+def test_durations_are_short(seconds: float, text: str) -> None:
+    assert human_seconds(seconds) == text
