@@ -154,23 +154,22 @@ class _Compiler:
         draft.targets.append([])
 
     def _connect(self, upstream: Node, draft: _StageDraft, keys: tuple[str, ...]) -> None:
+        schema = schema_of(upstream)
         if isinstance(upstream, SourceNode):
             producer = self._sources[upstream].name
-        else:
-            source_draft, index = self._place[upstream]
-            producer = source_draft.name
-            # Results per key stay with their key: order is kept even where the next stage does not ask for keys.
-            keys = keys or getattr(upstream.spec, "keys", ())
-        taken = {edge.name for other in self._drafts for edge in other.inputs}
-        base = name = f"{producer}-to-{draft.name}"
-        count = 1
-        while name in taken:
-            count += 1
-            name = f"{base}-{count}"
-        edge = Edge(name, producer, draft.name, keys, schema_of(upstream), isinstance(upstream, SourceNode))
+            draft.inputs.append(Edge(self._edge_name(producer, draft), producer, draft.name, keys, schema, True))
+            return
+        source, index = self._place[upstream]
+        # Results per key stay with their key: order is kept even where the next stage does not ask for keys.
+        keys = keys or getattr(upstream.spec, "keys", ())
+        edge = Edge(self._edge_name(source.name, draft), source.name, draft.name, keys, schema, False)
         draft.inputs.append(edge)
-        if not isinstance(upstream, SourceNode):
-            source_draft.targets[index].append(ToEdge(edge))
+        source.targets[index].append(ToEdge(edge))
+
+    def _edge_name(self, producer: str, draft: _StageDraft) -> str:
+        taken = {edge.name for edge in draft.inputs}
+        names = (f"{producer}-to-{draft.name}{suffix}" for suffix in ("", *(f"-{count}" for count in range(2, 1000))))
+        return next(name for name in names if name not in taken)
 
     def _add_sink(self, output: SinkNode) -> None:
         upstream = output.input

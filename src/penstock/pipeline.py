@@ -128,11 +128,9 @@ class KeyedStream:
 
         Raises: `PipelineError`.
         """
-        from penstock.spark.schemas import arrow_schema, arrow_type
+        from penstock.spark.schemas import arrow_type
 
-        spec = Process.of(
-            name or "process", process, schema_of(self._node), self.keys, to_schema=arrow_schema, to_type=arrow_type
-        )
+        spec = Process.declare(name or "process", schema_of(self._node), self.keys, process, resolve=arrow_type)
         return self._then(spec, name)
 
     def _then(self, spec: OperatorSpec, name: str | None) -> Stream:

@@ -22,7 +22,7 @@ from penstock.channel.reader import PrefetchingReader
 from penstock.channel.segment import HASH_COLUMN, ExchangeWriter, SegmentWriter, edge_schema
 from penstock.errors import PenstockError
 from penstock.graph import Edge, Stage, ToEdge, ToOperator, ToSink
-from penstock.operators.base import Operator, Records
+from penstock.operators.base import Operator, Records, StateSchema
 from penstock.protocol.garbage import file_path
 from penstock.protocol.ids import CheckpointId, Generation
 from penstock.protocol.keygroups import KeyGroupRange
@@ -63,7 +63,6 @@ def run_subtask(
 ) -> SubtaskReport:
     """Runs one attempt to its report. A `PenstockError` becomes a report of failure; anything else is raised, so
     that Spark tries the subtask again."""
-    identity = {"stage": plan.stage, "subtask": subtask, "checkpoint": plan.checkpoint, "attempt": attempt}
     barrier = Barrier(plan.budget_s, clock)
     with ExitStack() as cleanup:
         try:
@@ -75,7 +74,10 @@ def run_subtask(
             cleanup.pop_all()
             run.gate.close()
         except PenstockError as error:
-            return SubtaskReport(**identity, failure=_located(error, stage, subtask).to_report())
+            failure = _located(error, stage, subtask).to_report()
+            return SubtaskReport(
+                stage=plan.stage, subtask=subtask, checkpoint=plan.checkpoint, attempt=attempt, failure=failure
+            )
         return report
 
 
@@ -112,7 +114,11 @@ class _Attempt:
         self._stage, self._plan, self._mine = stage, plan, mine
         self._store, self._limits, self._attempt = store, limits, attempt
         self._cleanup = cleanup
-        self._states = {node.spec.name: self._open_state(node.spec) for node in stage.nodes if node.spec.state_schema}
+        self._states = {
+            node.spec.name: self._open_state(node.spec.name, node.spec.state_schema)
+            for node in stage.nodes
+            if node.spec.state_schema is not None
+        }
         self._operators: list[Operator] = [
             node.spec.build(self._states.get(node.spec.name)) for node in stage.nodes
         ]
@@ -136,14 +142,9 @@ class _Attempt:
             sequence=sequence,
         )
 
-    def _open_state(self, spec: object) -> KeyedState:
-        state = KeyedState.open(
-            self._store,
-            self._mine.state.get(spec.name, ()),  # type: ignore[attr-defined]
-            self._mine.groups,
-            spec.state_schema,  # type: ignore[attr-defined]
-            self._plan.max_parallelism,
-        )
+    def _open_state(self, operator: str, schema: StateSchema) -> KeyedState:
+        files = self._mine.state.get(operator, ())
+        state = KeyedState.open(self._store, files, self._mine.groups, schema, self._plan.max_parallelism)
         self._cleanup.callback(state.close)
         return state
 

@@ -8,7 +8,7 @@ import msgspec
 from penstock.errors import CorruptFile, Fenced, FormatTooNew, MissingFile, NoSuchCheckpoint
 from penstock.protocol.codec import TooNew, Unreadable, decode_manifest, encode_manifest
 from penstock.protocol.ids import CheckpointId, Generation
-from penstock.protocol.manifest import FORMAT_VERSION, Manifest
+from penstock.protocol.manifest import FORMAT_VERSION, Manifest, Segment, StateFile
 from penstock.store.base import AlreadyExists, Store
 
 MANIFESTS = "manifests"
@@ -105,9 +105,9 @@ class Checkpoints:
         Raises: `MissingFile`, `CorruptFile`.
         """
         sizes = {entry.path: entry.bytes for folder in DATA_FOLDERS for entry in self.store.list(folder)}
-        segments = [segment for edge in manifest.edges.values() for segment in edge.segments]
-        state = [file for files in manifest.state.values() for file in files]
-        for file in (*segments, *state):
+        needed: list[Segment | StateFile] = [part for edge in manifest.edges.values() for part in edge.segments]
+        needed += (file for files in manifest.state.values() for file in files)
+        for file in needed:
             found = sizes.get(file.path)
             where = f"{file.path} in {self.store.url}, needed by checkpoint {manifest.checkpoint},"
             advice = f"restore it from a copy, or an older checkpoint: {self._others(CheckpointId(manifest.checkpoint))}"

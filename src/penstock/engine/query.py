@@ -7,7 +7,6 @@ import threading
 from collections.abc import Mapping
 
 from penstock.config import Config
-from penstock.engine.checkpoints import Checkpoints
 from penstock.engine.collect import Collector
 from penstock.engine.commits import CommitCoordinator
 from penstock.engine.epochs import EpochResult, EpochRunner
@@ -170,8 +169,8 @@ class Query:
         self._loop.join()
         try:
             self._feed.stop()
-        except Exception as error:
-            _log.warning("Structured Streaming did not stop cleanly: %s", error)
+        except Exception as failure:
+            _log.warning("Structured Streaming did not stop cleanly: %s", failure)
         self._coordinator.finish()
         self._collector.finish()
         error = self._loop.error
@@ -209,5 +208,3 @@ def _by_stage(pipeline: Pipeline, parallelism: int | Mapping[str, int], max_para
             )
     return {stage_of[operator]: count for operator, count in parallelism.items()}
 
-
-__all__ = ["Checkpoints", "Query"]

@@ -15,7 +15,7 @@ from penstock.config import Config
 from penstock.engine.checkpoints import Checkpoints, Driver
 from penstock.engine.cluster import Cluster
 from penstock.engine.collect import Collector
-from penstock.engine.commits import CommitCoordinator, SinkCommits, agree
+from penstock.engine.commits import Commit, CommitCoordinator, SinkCommits, agree
 from penstock.engine.epochs import EpochRunner
 from penstock.engine.feed import Feed
 from penstock.engine.history import History, Listener, commit_event, utc_now
@@ -187,6 +187,11 @@ def _coordinator(
     history: History,
 ) -> CommitCoordinator:
     """Asks each table again, now that no older driver can publish, and leaves the rest to the sinks' threads."""
+
+    def committed(commit: Commit) -> None:
+        history.record(commit_event(commit))
+        query.wake()
+
     return CommitCoordinator(
         {
             name: SinkCommits(
@@ -195,7 +200,7 @@ def _coordinator(
                 committer,
                 generation=generation,
                 still_leader=lambda: not checkpoints.superseded(generation),
-                on_commit=lambda commit: (history.record(commit_event(commit)), query.wake())[0],
+                on_commit=committed,
                 on_failure=query.fail,
             )
             for name, committer in committers.items()

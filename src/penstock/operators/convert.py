@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, date, datetime
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -12,25 +14,54 @@ import pyarrow.types as pt
 from penstock.operators.columns import describe
 from penstock.operators.failing import BadOutput
 
+# Spark's dates, and its timestamps with the session's zone, which is UTC in our jobs, and without any.
+_EPOCHS: dict[pa.DataType, date] = {
+    pa.date32(): date(1970, 1, 1),
+    pa.timestamp("us", "UTC"): datetime(1970, 1, 1, tzinfo=UTC),
+    pa.timestamp("us"): datetime(1970, 1, 1),  # noqa: DTZ001
+}
+
 
 def python_values(array: pa.Array) -> list[Any]:
-    """The column as Python values, many times as fast as ``to_pylist`` for numbers and strings."""
-    if pt.is_integer(array.type) or pt.is_floating(array.type):
-        values: list[Any] = (array.fill_null(0) if array.null_count else array).to_numpy().tolist()
-        if array.null_count:
-            for row in np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False)):
-                values[row] = None
-        return values
-    if pt.is_string(array.type) or pt.is_large_string(array.type) or pt.is_boolean(array.type):
-        return array.to_numpy(zero_copy_only=False).tolist()
-    return array.to_pylist()
+    """The column as Python values, ten times as fast as ``to_pylist`` for the common types."""
+    kind = array.type
+    if pt.is_integer(kind) or pt.is_floating(kind):
+        return _with_none(_filled(array).to_numpy().tolist(), array)
+    if kind in _EPOCHS:
+        since = _filled(array.view(pa.int32() if kind.bit_width == 32 else pa.int64())).to_numpy()
+        unit = "m8[D]" if kind.bit_width == 32 else "m8[us]"
+        return _with_none(list(map(_EPOCHS[kind].__add__, since.astype(np.int64).view(unit).tolist())), array)
+    if pt.is_nested(kind) or pt.is_temporal(kind):
+        return array.to_pylist()
+    return array.to_numpy(zero_copy_only=False).tolist()
+
+
+def _filled(array: pa.Array) -> pa.Array:
+    return array.fill_null(0) if array.null_count else array
+
+
+def _with_none(values: list[Any], array: pa.Array) -> list[Any]:
+    if array.null_count:
+        for row in np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False)):
+            values[row] = None
+    return values
 
 
 def python_rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
     """The rows as dicts."""
-    names = batch.schema.names
-    columns = [python_values(column) for column in batch.columns]
-    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+    if not batch.num_columns:
+        return [{} for _ in range(batch.num_rows)]
+    return _row_maker(tuple(batch.schema.names))([python_values(column) for column in batch.columns])
+
+
+@lru_cache(maxsize=64)
+def _row_maker(names: tuple[str, ...]) -> Callable[[list[list[Any]]], list[dict[str, Any]]]:
+    """Makes dicts with these keys. Compiled, as named tuples are: a third of the time of ``dict(zip(names, row))``."""
+    items = ", ".join(f"{name!r}: v{i}" for i, name in enumerate(names))
+    row = "".join(f"v{i}, " for i in range(len(names)))
+    made: Callable[[list[list[Any]]], list[dict[str, Any]]]
+    made = eval(f"lambda columns: [{{{items}}} for {row} in zip(*columns, strict=True)]")  # noqa: S307 - quoted names
+    return made
 
 
 def arrow_values(values: Sequence[Any], kind: pa.DataType) -> pa.Array:

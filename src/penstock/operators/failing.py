@@ -145,7 +145,8 @@ def _plain(value: Any) -> Any:
         case Mapping():
             return {str(name): _plain(item) for name, item in list(value.items())[:_ITEMS_MAX]}
         case list() | tuple():
-            return [_plain(item) for item in value[:_ITEMS_MAX]]
+            more = ["…"] if len(value) > _ITEMS_MAX else []
+            return [_plain(item) for item in value[:_ITEMS_MAX]] + more
     return value
 
 

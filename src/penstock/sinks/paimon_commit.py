@@ -12,14 +12,13 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from penstock.errors import CommitFailed, CorruptFile, Fenced, PenstockError, TablePositionMismatch, storage_failed
+from penstock.errors import CommitFailed, CorruptFile, Fenced, PenstockError, TablePositionMismatch
 from penstock.protocol.ids import CheckpointId
 from penstock.sinks import paimon_local as local
 from penstock.sinks import paimon_private as private
 from penstock.sinks.base import CommitPermit, CommitReceipt, Committable
 from penstock.sinks.paimon_history import History
 from penstock.sinks.paimon_open import open_table
-from penstock.sinks.paimon_writer import chain
 
 # Other committers may be faster a few times in a row; pypaimon would give up after ten tries and wait up to 10 s.
 _PATIENCE = {"commit.max-retries": "50", "commit.min-retry-wait": "2 ms", "commit.max-retry-wait": "200 ms"}
@@ -177,10 +176,7 @@ class PaimonCommitter:
 
     def _unknown_outcome(self, error: Exception | None) -> PenstockError:
         path = str(self._table.table_path)
-        for link in chain(error):
-            if isinstance(link, OSError) and link.errno:
-                return storage_failed(str(link.filename or path), link)
-        return CommitFailed(
+        return local.storage_error(error, path) or CommitFailed(
             f"checkpoint {self._checkpoint} may or may not be in {path}: {error or 'the table does not show it'}",
             cause="the storage failed, or other committers were always faster",
             next_step="the commit is tried again after asking the table; if it goes on, look at the table's storage",

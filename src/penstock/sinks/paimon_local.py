@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from penstock.errors import StorageFailed, storage_failed
+from penstock.errors import PenstockError, StorageFailed, storage_failed
 
 
 def as_local(warehouse: str) -> str | None:
@@ -94,6 +94,17 @@ def probe(folder: Path) -> None:
         for path in filter(None, (hidden, target)):
             with suppress(OSError):
                 path.unlink()
+
+
+def storage_error(error: BaseException | None, path: str) -> PenstockError | None:
+    """What the storage said, if that is the reason of an error; pypaimon wraps it."""
+    seen: list[BaseException] = []
+    while error is not None and error not in seen:
+        if isinstance(error, OSError) and error.errno:
+            return storage_failed(str(error.filename or path), error)
+        seen.append(error)
+        error = error.__cause__ or error.__context__
+    return None
 
 
 def unwritable(folder: Path, error: OSError) -> StorageFailed:

@@ -6,13 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pyarrow as pa
+from pypaimon import CatalogFactory, Schema
+from pypaimon.catalog.catalog_exception import TableNotExistException
 
 from penstock.errors import PenstockError, StorageFailed, TableMismatch, TableRefused
 from penstock.sinks import paimon_local as local
 from penstock.sinks import paimon_private as private
-
-from pypaimon import CatalogFactory, Schema  # isort: skip  # after paimon_private, which sets its log level
-from pypaimon.catalog.catalog_exception import TableNotExistException  # isort: skip
 
 
 def open_table(warehouse: str, name: str) -> private.Table:
@@ -32,10 +31,21 @@ def open_table(warehouse: str, name: str) -> private.Table:
 
 
 def find_table(warehouse: str, name: str) -> private.Table | None:
+    """An existing table, or None.
+
+    Raises: `StorageFailed` when the warehouse cannot be read.
+    """
     try:
         return CatalogFactory.create({"warehouse": warehouse}).get_table(name)
     except TableNotExistException:
         return None
+    except Exception as error:
+        raise local.storage_error(error, warehouse) or StorageFailed(
+            f"table {name} in {warehouse} cannot be opened: {error}",
+            cause="the warehouse cannot be reached, or the table's schema is damaged",
+            next_step="check the warehouse's address and credentials, and the table's schema folder",
+            table=name,
+        ) from error
 
 
 def create_table(
@@ -43,8 +53,8 @@ def create_table(
 ) -> private.Table:
     """A new table, or the one that somebody else made meanwhile."""
     catalog = CatalogFactory.create({"warehouse": warehouse})
-    schema = Schema.from_pyarrow_schema(columns, partition_keys=list(partition_by), options=dict(options))
     try:
+        schema = Schema.from_pyarrow_schema(columns, partition_keys=list(partition_by), options=dict(options))
         catalog.create_database(name.partition(".")[0], ignore_if_exists=True)
         catalog.create_table(name, schema, ignore_if_exists=True)
     except Exception as error:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
-
 from pypaimon.common.json_util import JSON
 from pypaimon.schema.data_types import PyarrowFieldParser
 from pypaimon.snapshot.snapshot_commit import SnapshotCommit

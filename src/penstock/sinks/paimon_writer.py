@@ -6,12 +6,11 @@ warehouse; a committable is about 500 bytes, whatever its rows hold.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
 
-from penstock.errors import PenstockError, SubtaskFailed, storage_failed
+from penstock.errors import PenstockError, SubtaskFailed
 from penstock.sinks import paimon_local as local
 from penstock.sinks import paimon_private as private
 from penstock.sinks.base import Committable, WriterContext
@@ -55,9 +54,9 @@ class PaimonWriter:
                 local.sync_files(map(Path, self._paths()), Path(self._root))
             return [self._committable(message) for message in self._messages]
         except Exception as error:
+            # Not close: that would write what is buffered once more.
+            self.abort()
             raise _failed(str(self._table.table_path), error) from error
-        finally:
-            self._write.close()
 
     def abort(self) -> None:
         self._write.abort()
@@ -85,22 +84,8 @@ def _as_columns(batch: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=columns)
 
 
-def chain(error: BaseException | None) -> Sequence[BaseException]:
-    """An error and what led to it; pypaimon wraps what the storage said."""
-    found: list[BaseException] = []
-    while error is not None and error not in found:
-        found.append(error)
-        error = error.__cause__ or error.__context__
-    return found
-
-
 def _failed(path: str, error: Exception) -> PenstockError:
-    if isinstance(error, PenstockError):
-        return error
-    for link in chain(error):
-        if isinstance(link, OSError) and link.errno:
-            return storage_failed(str(link.filename or path), link)
-    return SubtaskFailed(
+    return local.storage_error(error, path) or SubtaskFailed(
         f"the writer of table {path} failed: {type(error).__name__}: {error}",
         cause="pypaimon cannot write these rows, or its storage failed",
         next_step="the epoch is tried again; if it fails each time, look at the rows that the message names",

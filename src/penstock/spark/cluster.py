@@ -60,7 +60,7 @@ class SparkCluster:
 
     def _work(self, stage: Stage, plan: StagePlan) -> Work:
         if stage.name not in self._stages:
-            packed = cloudpickle.dumps(stage)
+            packed: bytes = cloudpickle.dumps(stage)  # type: ignore[no-untyped-call]
             self._stages[stage.name] = (packed, hashlib.sha256(packed).hexdigest())
         packed, digest = self._stages[stage.name]
         return Work(packed, digest, msgspec.json.encode(plan), self._store_url, self._limits)

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from pyspark.sql import DataFrame
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.engine.cluster import OfferedBatch
 from penstock.errors import MissingFile

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema, to_arrow_type
@@ -9,7 +11,7 @@ from pyspark.sql.types import DataType, StructType
 
 from penstock.errors import PipelineError
 
-SchemaLike = str | pa.Schema | StructType
+SchemaLike: TypeAlias = str | pa.Schema | StructType
 
 
 def arrow_schema(schema: SchemaLike) -> pa.Schema:

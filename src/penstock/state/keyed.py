@@ -30,7 +30,7 @@ from penstock.store.base import Store
 
 FILES_MAX = 8
 # Runs in memory below this are merged at once: that costs no more than searching one run more.
-_SMALL_RUN_BYTES = 256 << 10
+_SMALL_RUN_BYTES = 64 << 10
 
 
 class Found(NamedTuple):
@@ -94,14 +94,15 @@ class KeyedState:
         for level in self._newest_first():
             if not len(orders):
                 break
-            open_ = np.ones(len(orders), np.bool_)
+            missed = np.ones(len(orders), np.bool_)
             for run, start, stop in level.overlapping(orders):
                 answered, rows = find(run, orders[start:stop], probe_keys, probes[start:stop])
                 if len(answered):
                     answered = answered + start
                     hits.append(Hits(run, rows, probes[answered]))
-                    open_[answered] = False
-            orders, probes = orders[open_], probes[open_]
+                    missed[answered] = False
+            rest = np.flatnonzero(missed)
+            orders, probes = orders[rest], probes[rest]
         values, found = gather(hits, len(hashes), self._schema.values.types)
         return Found(pa.RecordBatch.from_arrays(values, schema=self._schema.values), found)
 
@@ -118,6 +119,7 @@ class KeyedState:
             return
         columns = [*self._key_columns(keys, len(hashes)), *values.columns]
         assert values.schema.types == self._schema.values.types, (values.schema, self._schema.values)
+        assert values.num_rows == len(hashes) or not values.num_columns
         orders, rows = self._sorted(hashes)
         indices = pa.array(rows)
         tombstones = deleted[rows] if deleted is not None and deleted.any() else None

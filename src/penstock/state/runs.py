@@ -1,7 +1,8 @@
 """Sorted runs of state rows: bulk lookup in one run, merge of several.
 
 A run is sorted by `orders` and unique by key; rows of equal order stand in no particular order. All work is done on
-whole arrays; the only loops go over the few positions within a stretch of equal orders.
+whole arrays; the only loops go over the few positions within a stretch of equal orders. Masks are turned into
+positions before they select: numpy selects by a mixed mask several times slower than by positions.
 """
 
 from __future__ import annotations
@@ -112,9 +113,10 @@ def find(run: SortedRun, orders: Orders, keys: Keys, key_rows: Rows) -> tuple[Ro
         if equal.all():
             found.append((probes, rows))
             break
-        found.append((probes[equal], rows[equal]))
+        hits, others = np.flatnonzero(equal), np.flatnonzero(~equal)
+        found.append((probes[hits], rows[hits]))
         # Another key of the same order stood there; the wanted one may be its neighbour.
-        probes, rows = _still_equal(run, orders, probes[~equal], rows[~equal] + 1)
+        probes, rows = _still_equal(run, orders, probes[others], rows[others] + 1)
     if len(found) == 1:
         return found[0]
     return _concat([p for p, _ in found]), _concat([r for _, r in found])
@@ -123,10 +125,13 @@ def find(run: SortedRun, orders: Orders, keys: Keys, key_rows: Rows) -> tuple[Ro
 def _still_equal(run: SortedRun, orders: Orders, probes: Rows, rows: Rows) -> tuple[Rows, Rows]:
     """Those probes whose candidate row has the wanted order."""
     if len(rows) and rows.max() >= run.rows:
-        inside = rows < run.rows
+        inside = np.flatnonzero(rows < run.rows)
         probes, rows = probes[inside], rows[inside]
     equal = run.orders[rows] == orders[probes]
-    return (probes, rows) if equal.all() else (probes[equal], rows[equal])
+    if equal.all():
+        return probes, rows
+    kept = np.flatnonzero(equal)
+    return probes[kept], rows[kept]
 
 
 def _concat(parts: Sequence[Rows]) -> Rows:
@@ -160,7 +165,7 @@ def gather(hits: Sequence[Hits], count: int, types: Sequence[pa.DataType]) -> tu
 def _alive(hit: Hits) -> Hits:
     if hit.run.deleted is None:
         return hit
-    alive = ~hit.run.deleted[hit.rows]
+    alive = np.flatnonzero(~hit.run.deleted[hit.rows])
     return Hits(hit.run, hit.rows[alive], hit.probes[alive])
 
 
@@ -181,7 +186,8 @@ def merge(runs: Sequence[SortedRun], *, drop_deleted: bool) -> SortedRun:
         keep &= ~deleted[rows]
         deleted = None
     if not keep.all():
-        rows, orders = rows[keep], orders[keep]
+        kept = np.flatnonzero(keep)
+        rows, orders = rows[kept], orders[kept]
     indices = pa.array(rows)
     taken = [column.take(indices) for column in columns]
     return SortedRun(orders, taken, key_count, None if deleted is None else deleted[rows])
@@ -194,10 +200,10 @@ def superseded(orders: Orders, keys: Keys, rows: Rows) -> Flags:
     distance = 1
     while len(newer):
         equal = equal_keys(keys, rows[newer], keys, rows[newer + distance])
-        older[newer[equal] + distance] = True
+        older[newer + distance] |= equal
         distance += 1
-        newer = newer[newer + distance < len(orders)]
-        newer = newer[orders[newer] == orders[newer + distance]]
+        newer = newer[: np.searchsorted(newer, len(orders) - distance)]
+        newer = newer[np.flatnonzero(orders[newer] == orders[newer + distance])]
     return older
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_left
-from typing import Any, Literal, NamedTuple, NoReturn
+from types import TracebackType
+from typing import Any, Literal, NamedTuple, NoReturn, Self
 
 import msgspec
 import numpy as np
@@ -200,6 +201,8 @@ class ArrowFile:
         except BaseException:
             self._reader.close()
             raise
+        if self._map is not None:
+            self._reader.close()  # a mapping needs no file descriptor, and many state files are open at once
         self.kind, self.compression, self.meta = index.kind, index.compression, index.meta
         self.batches = index.batches
         self.rows = sum(batch.rows for batch in index.batches)
@@ -218,6 +221,14 @@ class ArrowFile:
         self._map = None
         if self._own_buffer is not None:
             self._own_buffer.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
     def _read_mapped(self, mapped: pa.Buffer, number: int) -> pa.RecordBatch:
         info = self.batches[number]

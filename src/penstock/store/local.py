@@ -191,7 +191,7 @@ class LocalWriter:
     def abort(self) -> None:
         """Removes the file if it can; after a successful `close` it does nothing.
 
-        Never fails: it runs after another error, which must not be hidden, and an orphan is found by garbage collection.
+        Never fails: it runs after another error, which must not be hidden, and garbage collection finds orphans.
         """
         if self._done:
             return

@@ -146,7 +146,7 @@ class MemoryReader:
         piece = memoryview(self._data)[offset : offset + target.nbytes]
         if piece.nbytes < target.nbytes:
             raise too_short(self._name, offset, target.nbytes, len(self._data))
-        target[:] = piece
+        target.cast("B")[:] = piece
 
     def close(self) -> None:
         self._data = b""

@@ -1,0 +1,152 @@
+"""A cluster and a feed inside this process, for tests of the engine and of pipelines.
+
+Only Spark is replaced: batches are Arrow tables, hashed and cut by the same rules. Everything else is the real code.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from penstock.channel.hashing import hash_columns
+from penstock.channel.segment import HASH_COLUMN
+from penstock.compiler import SourceNode, compile_pipeline
+from penstock.config import Config
+from penstock.engine.cluster import OfferedBatch, StageJob
+from penstock.engine.history import Listener
+from penstock.engine.query import Query
+from penstock.engine.start import Surroundings, start_query
+from penstock.graph import Edge
+from penstock.pipeline import Output, Stream
+from penstock.protocol.ids import BatchId
+from penstock.protocol.keygroups import groups_of
+from penstock.protocol.plan import StagePlan
+from penstock.protocol.report import SubtaskReport
+from penstock.store.base import Store
+from penstock.task import Limits, run_subtask
+
+
+def stream_of(schema: pa.Schema, name: str = "source") -> Stream:
+    """A stream whose rows will come from an `InlineFeed`."""
+    return Stream(SourceNode(name, schema, None))
+
+
+@dataclass(slots=True)
+class InlineCluster:
+    """Runs subtasks one after another. `before_job` and `rewrite` let a test interfere."""
+
+    store: Store
+    limits: Limits
+    clock: Callable[[], float]
+    slots: int = 2
+    before_job: Callable[[StageJob], None] = lambda job: None
+    rewrite: Callable[[list[SubtaskReport]], list[SubtaskReport]] = lambda reports: reports
+    _attempts: Iterator[int] = field(default_factory=itertools.count)
+
+    def run(self, job: StageJob) -> list[SubtaskReport]:
+        self.before_job(job)
+        reports = [self._run_one(job, subtask.subtask) for subtask in job.plan.launched()]
+        return self.rewrite([msgspec.json.decode(msgspec.json.encode(r), type=SubtaskReport) for r in reports])
+
+    def cancel(self) -> None:
+        """Nothing runs in the background."""
+
+    def _run_one(self, job: StageJob, subtask: int) -> SubtaskReport:
+        live = None
+        if job.plan.live and job.batch is not None:
+            (edge,) = job.stage.source_inputs
+            assert isinstance(job.batch.frame, dict)
+            live = iter(rows_of(job.batch.frame[edge.producer], edge, job.plan, subtask).to_batches())
+        return run_subtask(
+            job.stage,
+            job.plan,
+            subtask,
+            store=self.store,
+            limits=self.limits,
+            attempt=str(next(self._attempts)),
+            live=live,
+            clock=self.clock,
+        )
+
+
+def rows_of(table: pa.Table, edge: Edge, plan: StagePlan, subtask: int) -> pa.Table:
+    """What Spark's shuffle would deliver to one subtask."""
+    table = table.combine_chunks()
+    if edge.keys:
+        columns = [table.column(key).combine_chunks() for key in edge.keys]
+        hashes = hash_columns([c.chunk(0) if isinstance(c, pa.ChunkedArray) else c for c in columns])
+    else:
+        hashes = np.zeros(table.num_rows, dtype=np.int64)
+    mine = groups_of(hashes, plan.max_parallelism) * plan.parallelism // plan.max_parallelism == subtask
+    return table.append_column(HASH_COLUMN, pa.array(hashes)).filter(pa.array(mine))
+
+
+class InlineFeed:
+    """Offers given tables as micro-batches, from the one after the last that was accepted."""
+
+    def __init__(self, batches: Sequence[dict[str, pa.Table]], accepted: list[int]) -> None:
+        self._batches, self._accepted = batches, accepted
+        self._stopped = threading.Event()
+
+    def start(
+        self,
+        offer: Callable[[OfferedBatch], None],
+        on_end: Callable[[], None],
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        threading.Thread(target=self._run, args=(offer, on_end, on_failure), daemon=True).start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    def rewind(self, batch_id: int | None) -> None:
+        last = -1 if batch_id is None else batch_id
+        self._accepted[:] = [number for number in self._accepted if number <= last]
+
+    def _run(
+        self,
+        offer: Callable[[OfferedBatch], None],
+        on_end: Callable[[], None],
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        try:
+            for number in range(len(self._accepted), len(self._batches)):
+                if self._stopped.is_set():
+                    break
+                offer(OfferedBatch(BatchId(number), self._batches[number], f"offsets-{number}", "inline"))
+                self._accepted.append(number)
+        except BaseException as error:
+            on_failure(error)
+        else:
+            on_end()
+
+
+@dataclass(slots=True)
+class InlineRun:
+    """Starts queries over the same batches again and again, as restarts of one job would."""
+
+    batches: Sequence[dict[str, pa.Table]]
+    clock: Callable[[], float]
+    accepted: list[int] = field(default_factory=list)
+    cluster: InlineCluster | None = None
+    prepare: Callable[[InlineCluster], None] = lambda cluster: None
+
+    def start(self, *outputs: Output, listeners: tuple[Listener, ...] = (), **options: object) -> Query:
+        config = Config.of(**options)  # type: ignore[arg-type]
+        limits = Limits(segment_bytes=config.segment_bytes, prefetch_bytes=config.prefetch_bytes)
+
+        def cluster(store: Store, name: str) -> InlineCluster:
+            del name
+            self.cluster = InlineCluster(store, limits, self.clock)
+            self.prepare(self.cluster)
+            return self.cluster
+
+        pipeline = compile_pipeline([output._node for output in outputs])
+        surroundings = Surroundings(cluster, lambda store: InlineFeed(self.batches, self.accepted))
+        return start_query(pipeline, config, surroundings, listeners)

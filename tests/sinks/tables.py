@@ -1,0 +1,75 @@
+"""What the tests of the Paimon sink share: a small stream, its epochs, and a table that counts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from penstock.protocol.ids import CheckpointId, Generation
+from penstock.sinks.base import CommitPermit, CommitReceipt, Committable, WriterContext
+from penstock.sinks.paimon import Paimon
+from penstock.sinks.paimon_commit import PaimonCommitter
+from penstock.sinks.paimon_read import listed_files, read_table
+
+SCHEMA = pa.schema([("id", pa.int64()), ("word", pa.string())])
+
+
+def context(checkpoint: int, subtask: int = 0) -> WriterContext:
+    return WriterContext(CheckpointId(checkpoint), Generation(1), subtask, 1, attempt="0")
+
+
+def permit(checkpoint: int) -> CommitPermit:
+    return CommitPermit(Generation(1), CheckpointId(checkpoint))
+
+
+def rows(ids: Sequence[int]) -> pa.RecordBatch:
+    return pa.record_batch([pa.array(ids, pa.int64()), pa.array([f"word {i}" for i in ids])], schema=SCHEMA)
+
+
+def write(sink: Paimon, checkpoint: int, *batches: pa.RecordBatch, schema: pa.Schema = SCHEMA) -> list[Committable]:
+    writer = sink.open_writer(context(checkpoint), schema)
+    for batch in batches:
+        writer.write(batch)
+    return writer.prepare()
+
+
+def epoch(sink: Paimon, checkpoint: int) -> list[Committable]:
+    """What one epoch of two subtasks hands over: ids ``2 * checkpoint`` and ``2 * checkpoint + 1``."""
+    return [
+        *write(sink, checkpoint, rows([2 * checkpoint])),
+        *write(sink, checkpoint, rows([2 * checkpoint + 1])),
+    ]
+
+
+def ids_of(checkpoints: Sequence[int]) -> Counter[int]:
+    return Counter(2 * checkpoint + part for checkpoint in checkpoints for part in (0, 1))
+
+
+def ids_in(sink: Paimon) -> Counter[int]:
+    return Counter(read_table(sink.warehouse, sink.table)["id"].to_pylist())
+
+
+def assert_no_file_is_listed_twice(sink: Paimon) -> None:
+    files = listed_files(sink.warehouse, sink.table)
+    assert len(files) == len(set(files))
+
+
+def commit(
+    committer: PaimonCommitter,
+    checkpoint: int,
+    committables: Sequence[Committable],
+    still_leader: Callable[[], bool] = lambda: True,
+    **properties: str,
+) -> CommitReceipt:
+    return committer.commit(permit(checkpoint), committables, properties=properties, still_leader=still_leader)
+
+
+def every_file(sink: Paimon) -> set[Path]:
+    return {path for path in Path(sink.warehouse).rglob("*") if path.is_file()}
+
+
+def data_files(sink: Paimon) -> set[str]:
+    return {path.name for path in every_file(sink) if path.suffix == ".parquet"}
