@@ -1,6 +1,7 @@
 """Commit, epoch, recovery and garbage decisions, exhaustively where the world is small."""
 
 import itertools
+import random
 
 import msgspec
 import pytest
@@ -171,10 +172,35 @@ def test_a_backlog_drains_without_new_input() -> None:
     assert decide(facts) == Drain()
 
 
+FOREVER = float("inf")
+
+
+def budget(*needs_s: float, slots: int = 2, left_s: float = 1.0, stages_left: int = 1, overhead_s: float = 0.0) -> float:
+    return stage_budget(left_s=left_s, stages_left=stages_left, needs_s=needs_s, slots=slots, overhead_s=overhead_s)
+
+
 def test_waves_share_the_budget_and_overhead_never_eats_more_than_half() -> None:
-    assert stage_budget(left_s=1.0, stages_left=1, launched=4, slots=2, overhead_s=0.0) == 0.5
-    assert stage_budget(left_s=1.0, stages_left=2, launched=2, slots=2, overhead_s=0.1) == pytest.approx(0.4)
-    assert stage_budget(left_s=1.0, stages_left=1, launched=1, slots=2, overhead_s=5.0) == 0.5
+    assert budget(*[FOREVER] * 4) == 0.5
+    assert budget(FOREVER, FOREVER, stages_left=2, overhead_s=0.1) == pytest.approx(0.4)
+    assert budget(FOREVER, overhead_s=5.0) == 0.5
+
+
+def test_a_subtask_with_a_hot_key_gets_the_time_that_others_do_not_need() -> None:
+    assert budget(0.02, 0.02, 0.02, FOREVER) == pytest.approx(1.0 - 0.06 / 2)
+    assert budget(0.2, 0.2) == 1.0
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_no_schedule_with_the_chosen_budget_misses_the_end_of_the_epoch(seed: int) -> None:
+    """A2: subtasks started in any order, each on the first free slot, end within the epoch."""
+    rng = random.Random(seed)
+    needs = [rng.choice([0.01, 0.1, 0.5, 3.0]) * rng.random() for _ in range(rng.randint(1, 9))]
+    slots = rng.randint(1, 4)
+    chosen = budget(*needs, slots=slots)
+    free = [0.0] * slots
+    for need in needs:
+        free[free.index(min(free))] += min(need, chosen)
+    assert max(free) <= 1.0 + 1e-9
 
 
 # -- recovery ------------------------------------------------------------------------------------------------------

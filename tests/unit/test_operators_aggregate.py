@@ -120,7 +120,7 @@ def check_against_history(epochs: list[tuple[int, list[Rows]]], hashes: Hashes) 
 
 
 @pytest.mark.parametrize("hashes", [hashes_of, few_hashes, one_hash])
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 @given(epochs=EPOCHS)
 def test_each_epoch_emits_the_aggregates_of_everything_its_keys_have_seen(
     hashes: Hashes, epochs: list[tuple[int, list[Rows]]]

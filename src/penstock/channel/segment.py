@@ -30,8 +30,8 @@ SEGMENT_COMPRESSION: Compression = "lz4"
 TARGET_BYTES = 64 << 20
 EXCHANGE_BUFFER_BYTES = 32 << 20
 
-# Rows are sorted in portions that stay in a processor's cache: moving strings is several times faster then.
-SORT_BYTES = 4 << 20
+# Rows are sorted in portions that stay in a processor's cache: strings move several times faster then.
+SORT_BYTES = 2 << 20
 
 # A stored batch is what a reader holds in memory at once: large enough to amortise a call, small enough to bound it.
 BATCH_ROWS_MAX = 65_536

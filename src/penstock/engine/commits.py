@@ -29,7 +29,7 @@ from penstock.protocol.manifest import Committable, SinkState
 from penstock.sinks.base import Committer
 
 TRIES = 5
-FIRST_PAUSE_S = 0.2
+FIRST_PAUSE_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +88,7 @@ class SinkCommits:
         self._on_commit, self._on_failure = on_commit, on_failure
         self._changed = threading.Condition()
         self._ending = False
+        self._failures = 0
         self._thread = threading.Thread(target=self._run, name=f"penstock-commit-{name}", daemon=True)
 
     def start(self) -> None:
@@ -128,32 +129,34 @@ class SinkCommits:
             return batch
 
     def _commit(self, batch: CommitBatch) -> None:
+        """Commits a batch, or what the table turns out to miss of it; gives up after too many tries in a row."""
         start = time.monotonic()
-        receipt = self._try(batch)
+        try:
+            receipt = self._committer.commit(
+                batch.permit,
+                batch.committables,
+                properties={"penstock.checkpoint": str(batch.permit.checkpoint)},
+                still_leader=self._still_leader,
+            )
+        except Fenced:
+            raise
+        except Exception as error:  # unknown outcome, whatever it was: ask the table, then decide anew
+            self._recover(error)
+            return
+        self._failures = 0
         with self._changed:
             self._state = acknowledged(self._state, receipt)
         self._on_commit(Commit(self._name, batch, receipt, time.monotonic() - start))
 
-    def _try(self, batch: CommitBatch) -> CommitReceipt:
-        pause_s = FIRST_PAUSE_S
-        properties = {"penstock.checkpoint": str(batch.permit.checkpoint)}
-        for attempt in range(1, TRIES + 1):
-            try:
-                return self._committer.commit(
-                    batch.permit, batch.committables, properties=properties, still_leader=self._still_leader
-                )
-            except Fenced:
-                raise
-            except Exception as error:  # unknown outcome, whatever it was: ask the table
-                if attempt == TRIES:
-                    raise _failed(self._name, error) from error
-            with self._changed:
-                self._changed.wait(pause_s)
-            pause_s *= 2
-            table = self._committer.committed_up_to(self.state.snapshot)
-            if table is not None and table.checkpoint >= batch.permit.checkpoint:
-                return table
-        raise AssertionError("unreachable")
+    def _recover(self, error: Exception) -> None:
+        self._failures += 1
+        if self._failures == TRIES:
+            raise _failed(self._name, error) from error
+        with self._changed:
+            self._changed.wait_for(lambda: self._ending, FIRST_PAUSE_S * 2**self._failures)
+        agreed = agree(self._name, self.state, self._committer)
+        with self._changed:
+            self._state = agreed
 
 
 def _failed(sink: str, error: BaseException) -> PenstockError:

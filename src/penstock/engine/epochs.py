@@ -91,12 +91,11 @@ class EpochRunner:
             parallelism=self.parallelism[stage.name],
             max_parallelism=self.manifest.max_parallelism,
         )
-        launched = sum(subtask.has_work for subtask in subtasks)
         budget_s = None
         if self.epoch_s is not None:
             left_s = max(0.0, self.epoch_s - (time.monotonic() - started))
             budget_s = self.pace.budget(
-                stage.name, left_s, stages_left=stages_left, launched=launched, slots=self.cluster.slots, live=bool(live)
+                stage.name, subtasks, left_s, stages_left=stages_left, slots=self.cluster.slots, live=bool(live)
             )
         return StagePlan(
             stage=stage.name,

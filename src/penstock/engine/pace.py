@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from penstock.protocol.plan import StagePlan, stage_budget
+from penstock.protocol.plan import StagePlan, SubtaskPlan, stage_budget
 from penstock.protocol.report import SubtaskReport
 
 LEARNING = 0.3
@@ -17,15 +17,28 @@ class Pace:
 
     overhead_s: dict[tuple[str, bool], float] = field(default_factory=dict)
     row_cost_s: dict[str, float] = field(default_factory=dict)
+    live_rows: dict[tuple[str, int], list[int]] = field(default_factory=dict)
     publish_s: float = 0.01
 
     def budget(
-        self, stage: str, left_s: float, *, stages_left: int, launched: int, slots: int, live: bool
+        self, stage: str, subtasks: Sequence[SubtaskPlan], left_s: float, *, stages_left: int, slots: int, live: bool
     ) -> float:
         overhead_s = self.overhead_s.get((stage, live), 0.0) + self.publish_s / stages_left
         return stage_budget(
-            left_s=left_s, stages_left=stages_left, launched=launched, slots=slots, overhead_s=overhead_s
+            left_s=left_s,
+            stages_left=stages_left,
+            needs_s=[self._need_s(stage, subtask, len(subtasks), live) for subtask in subtasks if subtask.has_work],
+            slots=slots,
+            overhead_s=overhead_s,
         )
+
+    def _need_s(self, stage: str, subtask: SubtaskPlan, parallelism: int, live: bool) -> float:
+        """Live rows are expected to come as in the last micro-batch."""
+        cost_s = self.row_cost_s.get(stage)
+        expected = self.live_rows.get((stage, parallelism)) if live else [0] * parallelism
+        if cost_s is None or expected is None:
+            return float("inf")
+        return cost_s * (subtask.rows_in_flight + expected[subtask.subtask])
 
     def observe(
         self, stage: str, plan: StagePlan, job_s: float, slots: int, reports: Sequence[SubtaskReport]
@@ -34,9 +47,12 @@ class Pace:
         costs = [timing.row_cost_s for timing in timings if timing.row_cost_s is not None]
         if costs:
             self.row_cost_s[stage] = max(costs)
-        if plan.budget_s is not None and any(timing.barrier_fired for timing in timings):
-            waves = -(-len(timings) // slots)
-            overhead_s = max(0.0, job_s - waves * plan.budget_s)
+        if plan.live:
+            rows = {report.subtask: sum(part.live_accepted for part in report.inputs) for report in reports}
+            self.live_rows[(stage, plan.parallelism)] = [rows.get(k, 0) for k in range(plan.parallelism)]
+        steps_s = [timing.elapsed_s - timing.finish_s for timing in timings]
+        if steps_s:
+            overhead_s = max(0.0, job_s - max(sum(steps_s) / slots, max(steps_s)))
             key = (stage, plan.live)
             known = self.overhead_s.get(key)
             self.overhead_s[key] = overhead_s if known is None else known + LEARNING * (overhead_s - known)

@@ -4,7 +4,7 @@ parallelism is nothing but other ranges in the next plan (B2, B3).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -31,6 +31,9 @@ class SubtaskPlan(msgspec.Struct, frozen=True):
     groups: KeyGroupRange
     inputs: tuple[InputPlan, ...]
     state: dict[str, tuple[StateFile, ...]]
+
+    rows_in_flight: int
+    """Estimated: rows of a segment that several subtasks share are divided by their key groups."""
 
     @property
     def has_work(self) -> bool:
@@ -77,6 +80,7 @@ def plan_subtasks(
                 groups,
                 tuple(InputPlan(name, reads_of(edge, groups), name in live) for name, edge in inputs.items()),
                 {operator: files_of(files, groups) for operator, files in state.items()},
+                round(sum(_share_of(edge, groups) for edge in inputs.values())),
             )
         )
     return tuple(plans)
@@ -94,20 +98,42 @@ def reads_of(edge: EdgeState, groups: KeyGroupRange) -> tuple[ReadSpan, ...]:
     return tuple(reads)
 
 
+def _share_of(edge: EdgeState, groups: KeyGroupRange) -> float:
+    share = 0.0
+    for segment in edge.segments:
+        for span in segment.spans:
+            mine = sum(len(overlap) for part in span.ranges if (overlap := part.intersect(groups)))
+            share += span.rows_left * mine / sum(len(part) for part in span.ranges)
+    return share
+
+
 def files_of(files: tuple[StateFile, ...], groups: KeyGroupRange) -> tuple[StateFile, ...]:
     """State files that hold something for some key groups, oldest first."""
     return tuple(file for file in files if any(part.intersect(groups) for part in file.ranges))
 
 
-def stage_budget(
-    *, left_s: float, stages_left: int, launched: int, slots: int, overhead_s: float
-) -> float:
-    """Time until the barrier for each subtask of a stage.
+def stage_budget(*, left_s: float, stages_left: int, needs_s: Sequence[float], slots: int, overhead_s: float) -> float:
+    """Time until the barrier for each launched subtask of a stage.
 
-    What is left of the epoch is shared by the stages still to come, and within a stage by its waves: `launched`
-    subtasks on `slots` slots run one wave after the other. `overhead_s` is what a stage was seen to need besides
-    processing (launch, finish), so that checkpoints come at the cadence asked for and not that much later.
+    What is left of the epoch is shared by the stages still to come. `needs_s` is what each subtask would need for
+    all of its input, infinity where nobody knows. Subtasks that need little leave their time to those that need much:
+    the budget is the largest B for which any schedule on `slots` slots ends in time, that is
+    ``sum(min(need, B)) / slots + (1 - 1 / slots) * B <= share`` (Graham's bound), but at least an equal share of the
+    waves. `overhead_s` is what a stage was seen to need besides processing, so that checkpoints come at the cadence
+    asked for and not that much later.
     """
-    waves = max(1, -(-launched // max(1, slots)))
     share = left_s / max(1, stages_left)
-    return max(share - overhead_s, share * MIN_BUDGET_SHARE) / waves
+    share = max(share - overhead_s, share * MIN_BUDGET_SHARE)
+    waves = max(1, -(-len(needs_s) // max(1, slots)))
+    return max(share / waves, min(share, _water_level(sorted(needs_s), share, max(1, slots))))
+
+
+def _water_level(needs_s: Sequence[float], share: float, slots: int) -> float:
+    """Solves the bound above for B; `needs_s` ascending. With k needs below B it is linear in B."""
+    below = 0.0
+    for index, need in enumerate(needs_s):
+        level = (share - below / slots) / ((len(needs_s) - index) / slots + 1 - 1 / slots)
+        if level <= need:
+            return max(0.0, level)
+        below += need
+    return share

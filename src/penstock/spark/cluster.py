@@ -75,7 +75,9 @@ class SparkCluster:
         return reports
 
     def _run_recovered(self, plan: StagePlan, work: Work) -> list[bytes]:
-        subtasks = [subtask.subtask for subtask in plan.launched()]
+        # Spark starts partitions in order: the longest first, so that the short ones fill the gaps.
+        longest_first = sorted(plan.launched(), key=lambda subtask: -subtask.rows_in_flight)
+        subtasks = [subtask.subtask for subtask in longest_first]
         run = work.on_recovered
         return self._context.parallelize(subtasks, len(subtasks)).map(run).collect()
 

@@ -1,83 +1,45 @@
 """The container of segments and state files: an Arrow IPC stream that anyone can read, then an index of its batches.
 
-Layout: schema message, record batch messages, end-of-stream marker, index (JSON), `_TRAILER`. Every byte is covered:
+Layout: schema message, record batch messages, end-of-stream marker, index (JSON), `TRAILER`. Every byte is covered:
 the index holds checksums of the schema and of each batch, the trailer that of the index, and a manifest repeats the
 latter. A reader that got a batch got what was written, or a `CorruptFile`.
 """
 
 from __future__ import annotations
 
-import struct
-from bisect import bisect_left
 from types import TracebackType
-from typing import Any, Literal, NamedTuple, NoReturn, Self
+from typing import Any, NamedTuple, NoReturn, Self
 
 import msgspec
-import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import xxhash
 
 from penstock.errors import CorruptFile, FormatTooNew, storage_failed
+from penstock.store.arrowindex import (
+    ARROW_FILE_VERSION,
+    MAGIC,
+    TRAILER,
+    BatchInfo,
+    Compression,
+    Index,
+    IndexVersion,
+    Meta,
+    SchemaInfo,
+    checksum_of,
+    histogram,
+    seal,
+)
 from penstock.store.base import Store
 from penstock.store.readbuffer import ReadBuffer
 
-ARROW_FILE_VERSION = 1
+__all__ = ["ArrowFile", "ArrowFileWriter", "BatchInfo", "Compression", "FileInfo", "checksum_of"]
 
-Compression = Literal["lz4", "zstd"]
-Meta = dict[str, str | int | None]
-
-_MAGIC = b"PENSTOCK"
-_TRAILER = struct.Struct("<IQ8s")  # length of the index, its xxh3_64, magic
 _END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 _TAIL_GUESS_BYTES = 32 << 10  # holds the index of most files, so that opening one costs one read
 
 # Batches of memory-mapped files that this process has verified: (store, path, file checksum, batch).
 _verified: set[tuple[str, str, str, int]] = set()
 _VERIFIED_MAX = 1 << 16
-
-
-class BatchInfo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where a record batch message is; its `groups` are the key groups that occur, `counts` the rows of each.
-
-    Both are empty when the batch was written without key groups.
-    """
-
-    offset: int
-    length: int
-    rows: int
-    checksum: str
-    groups: list[int]
-    counts: list[int]
-
-    def rows_in(self, lo: int, hi: int) -> int:
-        """How many rows have a key group from `lo` to `hi` - 1."""
-        assert self.groups or not self.rows, "the batch was written without key groups"
-        return sum(self.counts[bisect_left(self.groups, lo) : bisect_left(self.groups, hi)])
-
-
-class SchemaInfo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The schema message, which begins the file."""
-
-    length: int
-    checksum: str
-
-
-class Index(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What follows the Arrow stream."""
-
-    version: int
-    kind: str
-    compression: Compression | None
-    schema: SchemaInfo
-    batches: list[BatchInfo]
-    meta: Meta
-
-
-class _IndexVersion(msgspec.Struct, frozen=True):
-    """Decodes the index of any version."""
-
-    version: int
 
 
 class FileInfo(NamedTuple):
@@ -130,7 +92,7 @@ class ArrowFileWriter:
         assert batch.schema.equals(self._schema), f"{self._path}: the batch has another schema"
         assert groups is None or len(groups) == batch.num_rows
         message = self._encode(batch)
-        present, counts = ([], []) if groups is None else _histogram(groups)
+        present, counts = ([], []) if groups is None else histogram(groups)
         info = BatchInfo(
             offset=self._file.tell(),
             length=message.nbytes,
@@ -155,7 +117,7 @@ class ArrowFileWriter:
         encoded = msgspec.json.encode(index)
         self._file.write(_END_OF_STREAM)
         self._file.write(encoded)
-        self._file.write(_TRAILER.pack(len(encoded), xxhash.xxh3_64_intdigest(encoded), _MAGIC))
+        self._file.write(seal(encoded))
         bytes_written = self._file.tell()
         self._file.close()
         return FileInfo(self._path, self._rows, bytes_written, checksum_of(encoded))
@@ -275,19 +237,19 @@ class ArrowFile:
     def _read_index(self, expected_checksum: str | None) -> Index:
         size = self._reader.size
         tail = self._read(max(0, size - _TAIL_GUESS_BYTES), min(size, _TAIL_GUESS_BYTES))
-        if len(tail) < _TRAILER.size:
+        if len(tail) < TRAILER.size:
             self._corrupt(f"it has {size} bytes only")
-        length, digest, magic = _TRAILER.unpack(tail[-_TRAILER.size :])
-        if magic != _MAGIC:
-            self._corrupt(f"it ends with {magic!r}, not with {_MAGIC!r}")
-        index_end = size - _TRAILER.size
+        length, digest, magic = TRAILER.unpack(tail[-TRAILER.size :])
+        if magic != MAGIC:
+            self._corrupt(f"it ends with {magic!r}, not with {MAGIC!r}")
+        index_end = size - TRAILER.size
         stream_end = index_end - length
         if stream_end < len(_END_OF_STREAM):
             self._corrupt(f"an index of {length} bytes does not fit into its {size} bytes")
         wanted_tail = length + len(_END_OF_STREAM)
-        if wanted_tail > len(tail) - _TRAILER.size:
-            tail = self._read(index_end - wanted_tail, wanted_tail) + tail[-_TRAILER.size :]
-        encoded = tail[-_TRAILER.size - length : -_TRAILER.size]
+        if wanted_tail > len(tail) - TRAILER.size:
+            tail = self._read(index_end - wanted_tail, wanted_tail) + tail[-TRAILER.size :]
+        encoded = tail[-TRAILER.size - length : -TRAILER.size]
         self._verify("the index", encoded, f"{digest:016x}")
         self.checksum = checksum_of(encoded)
         if expected_checksum is not None and self.checksum != expected_checksum:
@@ -296,7 +258,7 @@ class ArrowFile:
                 wanted=expected_checksum,
                 got=self.checksum,
             )
-        if tail[-_TRAILER.size - wanted_tail : -_TRAILER.size - length] != _END_OF_STREAM:
+        if tail[-TRAILER.size - wanted_tail : -TRAILER.size - length] != _END_OF_STREAM:
             self._corrupt("the end-of-stream marker before the index is damaged")
         index = self._decode_index(encoded)
         self._check_coverage(index, stream_end - len(_END_OF_STREAM))
@@ -304,7 +266,7 @@ class ArrowFile:
 
     def _decode_index(self, encoded: bytes) -> Index:
         try:
-            version = msgspec.json.decode(encoded, type=_IndexVersion).version
+            version = msgspec.json.decode(encoded, type=IndexVersion).version
             if version > ARROW_FILE_VERSION:
                 raise FormatTooNew(
                     f"{self._path} has version {version}, this Penstock reads up to {ARROW_FILE_VERSION}",
@@ -359,17 +321,6 @@ class ArrowFile:
             path=self._path,
             **fields,
         )
-
-
-def checksum_of(data: Any) -> str:
-    """The checksum of anything with bytes, as 16 hexadecimal digits."""
-    return f"{xxhash.xxh3_64_intdigest(data):016x}"
-
-
-def _histogram(groups: npt.NDArray[Any]) -> tuple[list[int], list[int]]:
-    counts = np.bincount(groups)
-    present = np.flatnonzero(counts)
-    return present.tolist(), counts[present].tolist()
 
 
 def _points_into(batch: pa.RecordBatch, message: pa.Buffer) -> bool:

@@ -1,0 +1,127 @@
+"""``penstock demo``: a job on local Spark that is killed in the middle and must still write every row exactly once."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from penstock.cli.demo_job import TABLE
+from penstock.sinks.paimon_read import listed_files, read_table
+from penstock.spark.session import require_java
+
+USERS = 500
+HOT_SHARE = 0.7
+FILES = 24
+EPOCHS_BEFORE_THE_KILL = 6
+
+
+def run_demo(*, clicks: int, folder: Path | None, keep: bool) -> int:
+    """Returns the exit code: 0 only if the table holds every click exactly once, in order."""
+    require_java()
+    with _folder(folder, keep) as place:
+        started = time.monotonic()
+        _generate(place / "input", clicks)
+        click.echo(f"{clicks:,} clicks of {USERS} users, {HOT_SHARE:.0%} of them of one user, in {FILES} files")
+        click.echo("\nfirst run, 4 subtasks, a slow operator, epochs of 1 s:")
+        if not _run(place, parallelism=4, kill_after=EPOCHS_BEFORE_THE_KILL):
+            click.echo("the job ended before it could be killed; use more --clicks")
+            return 1
+        click.echo("\nkilled: driver, JVM and Python workers, by SIGKILL. Second run, 3 subtasks:")
+        _run(place, parallelism=3, kill_after=None)
+        click.echo(f"\n{time.monotonic() - started:.0f} s in all; the table read back:")
+        return _verify(place, clicks)
+
+
+@contextmanager
+def _folder(folder: Path | None, keep: bool) -> Iterator[Path]:
+    if folder is not None:
+        if folder.exists() and any(folder.iterdir()):
+            raise click.UsageError(f"{folder} is not empty; name a new folder")
+        folder.mkdir(parents=True, exist_ok=True)
+        yield folder.absolute()
+        return
+    place = Path(tempfile.mkdtemp(prefix="penstock-demo-"))
+    try:
+        yield place
+    finally:
+        if keep:
+            click.echo(f"kept in {place}; look at it with: penstock checkpoints {place}/checkpoint")
+        else:
+            shutil.rmtree(place, ignore_errors=True)
+
+
+def _generate(folder: Path, clicks: int) -> None:
+    folder.mkdir(parents=True)
+    rng = np.random.default_rng(42)
+    users = np.where(rng.random(clicks) < HOT_SHARE, 0, rng.integers(1, USERS, clicks))
+    table = pa.table({"click": pa.array(np.arange(clicks)), "user": pa.array(users)})
+    for number, start in enumerate(range(0, clicks, -(-clicks // FILES))):
+        path = folder / f"{number:04d}.parquet"
+        pq.write_table(table.slice(start, -(-clicks // FILES)), path)
+        os.utime(path, (number, number))  # Spark takes files in the order of their time
+
+
+def _run(folder: Path, *, parallelism: int, kill_after: int | None) -> bool:
+    """Runs the job in a process group of its own; True if it was killed."""
+    job = subprocess.Popen(
+        [sys.executable, "-m", "penstock.cli.demo_job", str(folder), str(parallelism)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    epochs = 0
+    try:
+        assert job.stdout is not None
+        for line in job.stdout:
+            click.echo(line, nl=False)
+            epochs += line.startswith("epoch")
+            if epochs == kill_after:
+                os.killpg(job.pid, signal.SIGKILL)
+                job.wait()
+                return True
+        code = job.wait()
+    finally:
+        if job.poll() is None:  # Ctrl-C
+            os.killpg(job.pid, signal.SIGKILL)
+    if code != 0:
+        assert job.stderr is not None
+        click.echo(job.stderr.read(), err=True)
+        raise click.ClickException(f"the job ended with exit code {code}")
+    return False
+
+
+def _verify(folder: Path, expected: int) -> int:
+    table = read_table(str(folder / "warehouse"), TABLE)
+    files = listed_files(str(folder / "warehouse"), TABLE)
+    counts = np.bincount(table["click"].to_numpy(), minlength=expected)
+    missing, duplicated = int((counts == 0).sum()), int((counts - 1).clip(min=0).sum())
+    in_order = _numbers_follow_order(table)
+    click.echo(f"{table.num_rows:,} rows in {len(files)} files, listed twice: {len(files) - len(set(files))}")
+    click.echo(f"numbered without gaps, in order of arrival, for each user: {'yes' if in_order else 'NO'}")
+    click.echo(f"exactly once: expected {expected}, found {table.num_rows}, missing {missing}, duplicated {duplicated}")
+    return 0 if in_order and missing == duplicated == 0 and table.num_rows == expected else 1
+
+
+def _numbers_follow_order(table: pa.Table) -> bool:
+    """State and order are exact if click ids ascend with the numbers 1, 2, 3 … that the job gave to a user's clicks."""
+    ordered = table.sort_by([("user", "ascending"), ("click", "ascending")])
+    users, numbers = ordered["user"].to_numpy(), ordered["number"].to_numpy()
+    starts = np.flatnonzero(np.r_[True, users[1:] != users[:-1]])
+    lengths = np.diff(np.r_[starts, len(users)])
+    wanted = np.arange(len(users)) - np.repeat(starts, lengths) + 1
+    return bool(pc.all(pc.equal(pa.array(numbers), pa.array(wanted))).as_py())

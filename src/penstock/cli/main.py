@@ -1,0 +1,88 @@
+"""Commands of ``penstock``. Each prints errors as they are written in `penstock.errors`, without a stack trace."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from penstock import __version__
+from penstock.engine.checkpoints import Checkpoints
+from penstock.errors import NoSuchCheckpoint, PenstockError
+from penstock.observe.progress import human_bytes
+from penstock.protocol.manifest import Manifest
+from penstock.store import open_store
+
+
+class _Commands(click.Group):
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except PenstockError as error:
+            click.echo(str(error), err=True)
+            sys.exit(1)
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__)
+def main() -> None:
+    """Exactly-once stateful streaming on PySpark."""
+
+
+@main.command()
+@click.option("--clicks", default=60_000, show_default=True, help="Clicks to generate.")
+@click.option("--folder", type=click.Path(path_type=Path), help="Where to keep data; default: a temporary folder.")
+@click.option("--keep", is_flag=True, help="Keep the folder afterwards.")
+def demo(clicks: int, folder: Path | None, keep: bool) -> None:
+    """Run a job on local Spark, kill it with SIGKILL, restart it at another parallelism, count every row."""
+    from penstock.cli.demo import run_demo
+
+    sys.exit(run_demo(clicks=clicks, folder=folder, keep=keep))
+
+
+@main.command()
+@click.argument("folder")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+def checkpoints(folder: str, as_json: bool) -> None:
+    """List the checkpoints in FOLDER, what is in flight in them and what waits for its commit."""
+    held = Checkpoints(open_store(folder))
+    manifests = [held.read(number) for number in held.ids()]
+    if not manifests:
+        raise NoSuchCheckpoint(
+            f"{folder} holds no checkpoint",
+            cause="the folder is not a Penstock checkpoint, or its query never started",
+            next_step="name the folder that was given as checkpoint=",
+        )
+    if as_json:
+        click.echo(json.dumps([_summary(manifest) for manifest in manifests], indent=2))
+        return
+    for manifest in manifests:
+        click.echo(_line(manifest))
+
+
+def _summary(manifest: Manifest) -> dict[str, Any]:
+    return {
+        "checkpoint": manifest.checkpoint,
+        "parent": manifest.parent,
+        "generation": manifest.generation,
+        "created_at": manifest.created_at,
+        "batch_id": manifest.source.batch_id,
+        "parallelism": manifest.parallelism,
+        "rows_in_flight": manifest.rows_in_flight,
+        "bytes_in_flight": manifest.bytes_in_flight,
+        "state_files": {operator: len(files) for operator, files in manifest.state.items()},
+        "committed": {name: sink.committed for name, sink in manifest.sinks.items()},
+        "uncommitted": {name: [p.checkpoint for p in sink.pending] for name, sink in manifest.sinks.items()},
+    }
+
+
+def _line(manifest: Manifest) -> str:
+    pending = sum(len(sink.pending) for sink in manifest.sinks.values())
+    return (
+        f"checkpoint {manifest.checkpoint:>6}  generation {manifest.generation:>3}  {manifest.created_at}  "
+        f"batch {manifest.source.batch_id if manifest.source.batch_id is not None else '–':>5}  in flight "
+        f"{manifest.rows_in_flight:>11,} rows {human_bytes(manifest.bytes_in_flight):>8}  uncommitted {pending}"
+    )
