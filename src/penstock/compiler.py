@@ -113,9 +113,7 @@ class _StageDraft:
     sinks: list[SinkBinding] = field(default_factory=list)
 
     def freeze(self) -> Stage:
-        nodes = tuple(
-            StageNode(spec, tuple(targets)) for spec, targets in zip(self.specs, self.targets, strict=True)
-        )
+        nodes = tuple(StageNode(spec, tuple(targets)) for spec, targets in zip(self.specs, self.targets, strict=True))
         return Stage(self.name, tuple(self.inputs), nodes, tuple(self.sinks))
 
 
@@ -141,7 +139,8 @@ class _Compiler:
     def _add_operator(self, node: OperatorNode) -> None:
         spec = self._renamed(node)
         producer = node.inputs[0]
-        if len(node.inputs) == 1 and not node.keys and isinstance(producer, OperatorNode) and not producer.spec.emits_at_end:
+        forward = len(node.inputs) == 1 and not node.keys
+        if forward and isinstance(producer, OperatorNode) and not producer.spec.emits_at_end:
             draft, index = self._place[producer]
             draft.targets[index].append(ToOperator(len(draft.specs)))
         else:

@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from penstock.compiler import Node, OperatorNode, SinkNode, SourceNode, check_columns, check_keys, compile_pipeline, schema_of
+from penstock.compiler import (
+    Node,
+    OperatorNode,
+    SinkNode,
+    SourceNode,
+    check_columns,
+    check_keys,
+    compile_pipeline,
+    schema_of,
+)
 from penstock.config import Config
 from penstock.errors import PipelineError
 from penstock.operators.aggregate import RunningAggregate
@@ -54,16 +63,16 @@ def read(frame: DataFrame, *, name: str = "source") -> Stream:
 class Stream:
     """Records without a key."""
 
-    _node: Node
+    node: Node
 
     @property
     def schema(self) -> pa.Schema:
-        return schema_of(self._node)
+        return schema_of(self.node)
 
     def map_batches(
         self, fn: Callable[[pa.RecordBatch], Any], schema: SchemaLike | None = None, *, name: str | None = None
     ) -> Stream:
-        """Calls `fn` with Arrow record batches; it returns one, a table, or several. Without `schema`: the same columns."""
+        """Calls `fn` with Arrow record batches; it returns one, a table, or several. No `schema`: the same columns."""
         return self._then(
             MapBatches(name or "map_batches", fn, self.schema, _schema(schema) if schema else self.schema), name
         )
@@ -89,7 +98,7 @@ class Stream:
                     cause="all inputs of a union need the same columns in the same order",
                     next_step="select the same columns on each side",
                 )
-        inputs = (self._node, *(other._node for other in others))
+        inputs = (self.node, *(other.node for other in others))
         return Stream(OperatorNode(Pass(name or "union", self.schema), name is not None, inputs))
 
     def key_by(self, *columns: str) -> KeyedStream:
@@ -97,22 +106,22 @@ class Stream:
 
         Raises: `PipelineError` for a column that is missing or cannot be a key.
         """
-        return KeyedStream(self._node, check_keys(self.schema, columns))
+        return KeyedStream(self.node, check_keys(self.schema, columns))
 
     def write(self, sink: Sink, *, name: str | None = None) -> Output:
         """Ends the stream in a sink."""
-        return Output(SinkNode(name, sink, self._node))
+        return Output(SinkNode(name, sink, self.node))
 
     def _then(self, spec: OperatorSpec, name: str | None) -> Stream:
         check_columns(spec.output_schema, f"operator {spec.name}")
-        return Stream(OperatorNode(spec, name is not None, (self._node,)))
+        return Stream(OperatorNode(spec, name is not None, (self.node,)))
 
 
 @dataclass(frozen=True, slots=True)
 class KeyedStream:
     """Records with a key."""
 
-    _node: Node
+    node: Node
     keys: tuple[str, ...]
 
     def aggregate(self, *, name: str | None = None, **aggregates: Aggregate) -> Stream:
@@ -120,7 +129,7 @@ class KeyedStream:
 
         Raises: `PipelineError`.
         """
-        spec = RunningAggregate(name or "aggregate", schema_of(self._node), self.keys, aggregates)
+        spec = RunningAggregate(name or "aggregate", schema_of(self.node), self.keys, aggregates)
         return self._then(spec, name)
 
     def process(self, process: KeyedProcess | type[KeyedProcess], *, name: str | None = None) -> Stream:
@@ -130,19 +139,19 @@ class KeyedStream:
         """
         from penstock.spark.schemas import arrow_type
 
-        spec = Process.declare(name or "process", schema_of(self._node), self.keys, process, resolve=arrow_type)
+        spec = Process.declare(name or "process", schema_of(self.node), self.keys, process, resolve=arrow_type)
         return self._then(spec, name)
 
     def _then(self, spec: OperatorSpec, name: str | None) -> Stream:
         check_columns(spec.output_schema, f"operator {spec.name}")
-        return Stream(OperatorNode(spec, name is not None, (self._node,), self.keys))
+        return Stream(OperatorNode(spec, name is not None, (self.node,), self.keys))
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
     """A stream that ends in a sink."""
 
-    _node: SinkNode
+    node: SinkNode
 
     def start(
         self, checkpoint: str | os.PathLike[str], *, listeners: tuple[Listener, ...] = (), **options: object
@@ -167,7 +176,7 @@ def start(
     from penstock.spark.launch import launch
 
     config = Config.of(checkpoint, **options)
-    return launch(compile_pipeline([output._node for output in outputs]), config, listeners)
+    return launch(compile_pipeline([output.node for output in outputs]), config, listeners)
 
 
 def _schema(schema: SchemaLike) -> pa.Schema:

@@ -119,9 +119,7 @@ class _Attempt:
             for node in stage.nodes
             if node.spec.state_schema is not None
         }
-        self._operators: list[Operator] = [
-            node.spec.build(self._states.get(node.spec.name)) for node in stage.nodes
-        ]
+        self._operators: list[Operator] = [node.spec.build(self._states.get(node.spec.name)) for node in stage.nodes]
         self._exchanges = {edge.name: self._open_exchange(edge) for edge in stage.outputs}
         self._emitted = dict.fromkeys(self._exchanges, 0)
         self._writers: dict[str, Writer] = {}
@@ -230,7 +228,8 @@ class _Attempt:
     def spill(self) -> tuple[InputReport, ...]:
         """Live rows behind the barrier become in-flight data; without a barrier nothing is written (A3)."""
         return tuple(
-            channel.spill(self._spill_writer(edge)) for edge, channel in zip(self._stage.inputs, self.gate.channels, strict=True)
+            channel.spill(self._spill_writer(edge))
+            for edge, channel in zip(self._stage.inputs, self.gate.channels, strict=True)
         )
 
     def _spill_writer(self, edge: Edge) -> SegmentWriter:

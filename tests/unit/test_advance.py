@@ -116,7 +116,9 @@ def plan_of(edge: EdgeState, parallelism: int) -> StagePlan:
 
 def report_of(subtask: int, *spans: SpanProgress, **fields: object) -> SubtaskReport:
     inputs = (InputReport(edge="e", spans=spans),)
-    return SubtaskReport(**{"stage": "s", "subtask": subtask, "checkpoint": 5, "attempt": "1", "inputs": inputs, **fields})
+    return SubtaskReport(
+        **{"stage": "s", "subtask": subtask, "checkpoint": 5, "attempt": "1", "inputs": inputs, **fields}
+    )
 
 
 def test_consumed_and_in_flight_make_up_what_was_accepted() -> None:

@@ -175,7 +175,9 @@ def test_a_backlog_drains_without_new_input() -> None:
 FOREVER = float("inf")
 
 
-def budget(*needs_s: float, slots: int = 2, left_s: float = 1.0, stages_left: int = 1, overhead_s: float = 0.0) -> float:
+def budget(
+    *needs_s: float, slots: int = 2, left_s: float = 1.0, stages_left: int = 1, overhead_s: float = 0.0
+) -> float:
     return stage_budget(left_s=left_s, stages_left=stages_left, needs_s=needs_s, slots=slots, overhead_s=overhead_s)
 
 
@@ -208,7 +210,14 @@ def test_no_schedule_with_the_chosen_budget_misses_the_end_of_the_epoch(seed: in
 
 @pytest.mark.parametrize(
     ("last", "offered", "wanted"),
-    [(None, 0, TakeBatch), (None, 1, RefuseBatch), (5, 6, TakeBatch), (5, 5, SkipBatch), (5, 4, RefuseBatch), (5, 7, RefuseBatch)],
+    [
+        (None, 0, TakeBatch),
+        (None, 1, RefuseBatch),
+        (5, 6, TakeBatch),
+        (5, 5, SkipBatch),
+        (5, 4, RefuseBatch),
+        (5, 7, RefuseBatch),
+    ],
 )
 def test_a_micro_batch_is_taken_once(last: int | None, offered: int, wanted: type) -> None:
     """A12."""
@@ -225,9 +234,7 @@ def test_a_replay_with_other_offsets_or_of_another_query_is_refused() -> None:
 
 def test_a_takeover_has_the_content_of_its_base_and_the_next_id() -> None:
     base = manifest_of(checkpoint=42, generation=3, parallelism={"s": 4})
-    taken = takeover(
-        base, newest=CheckpointId(50), generation=Generation(4), parallelism={"s": 2}, created_at="later"
-    )
+    taken = takeover(base, newest=CheckpointId(50), generation=Generation(4), parallelism={"s": 2}, created_at="later")
     assert (taken.checkpoint, taken.parent, taken.generation, taken.parallelism) == (51, 42, 4, {"s": 2})
     assert taken.edges == base.edges
 

@@ -11,11 +11,7 @@ WORLDS = [(p, m) for m in (1, 2, 7, 16, 33, 40) for p in range(1, m + 1)]
 @pytest.mark.parametrize(("parallelism", "max_parallelism"), WORLDS)
 def test_ranges_of_subtasks_partition_the_key_groups(parallelism: int, max_parallelism: int) -> None:
     """B3: each key group belongs to exactly one subtask."""
-    owners = [
-        k
-        for k in range(parallelism)
-        for _ in range(len(range_of(k, parallelism, max_parallelism)))
-    ]
+    owners = [k for k in range(parallelism) for _ in range(len(range_of(k, parallelism, max_parallelism)))]
     assert owners == [subtask_of(group, parallelism, max_parallelism) for group in range(max_parallelism)]
     assert all(len(range_of(k, parallelism, max_parallelism)) > 0 for k in range(parallelism))
 

@@ -32,7 +32,7 @@ EPOCHS_BEFORE_THE_KILL = 6
 def run_demo(*, clicks: int, folder: Path | None, keep: bool) -> int:
     """Returns the exit code: 0 only if the table holds every click exactly once, in order."""
     require_java()
-    with _folder(folder, keep) as place:
+    with _folder(folder, keep=keep) as place:
         started = time.monotonic()
         _generate(place / "input", clicks)
         click.echo(f"{clicks:,} clicks of {USERS} users, {HOT_SHARE:.0%} of them of one user, in {FILES} files")
@@ -47,7 +47,7 @@ def run_demo(*, clicks: int, folder: Path | None, keep: bool) -> int:
 
 
 @contextmanager
-def _folder(folder: Path | None, keep: bool) -> Iterator[Path]:
+def _folder(folder: Path | None, *, keep: bool) -> Iterator[Path]:
     if folder is not None:
         if folder.exists() and any(folder.iterdir()):
             raise click.UsageError(f"{folder} is not empty; name a new folder")

@@ -35,7 +35,9 @@ def main(folder: Path, parallelism: int) -> None:
     """Runs until everything in ``folder/input`` was processed and committed."""
     spark = pen.session("local[2]", spark_ui_enabled="false")
     clicks = (
-        spark.readStream.schema("click bigint, user bigint").option("maxFilesPerTrigger", "2").parquet(f"{folder}/input")
+        spark.readStream.schema("click bigint, user bigint")
+        .option("maxFilesPerTrigger", "2")
+        .parquet(f"{folder}/input")
     )
     query = (
         pen.read(clicks, name="clicks")

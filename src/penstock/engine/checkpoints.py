@@ -110,7 +110,8 @@ class Checkpoints:
         for file in needed:
             found = sizes.get(file.path)
             where = f"{file.path} in {self.store.url}, needed by checkpoint {manifest.checkpoint},"
-            advice = f"restore it from a copy, or an older checkpoint: {self._others(CheckpointId(manifest.checkpoint))}"
+            others = self._others(CheckpointId(manifest.checkpoint))
+            advice = f"restore it from a copy, or an older checkpoint: {others}"
             if found is None:
                 raise MissingFile(
                     f"{where} does not exist", cause="it was deleted by hand", next_step=advice, path=file.path

@@ -137,9 +137,7 @@ class EpochRunner:
                 checkpoint=self.manifest.checkpoint + 1,
             )
 
-    def _next_manifest(
-        self, draft: Draft, batch: OfferedBatch | None, sinks: Mapping[str, SinkState]
-    ) -> Manifest:
+    def _next_manifest(self, draft: Draft, batch: OfferedBatch | None, sinks: Mapping[str, SinkState]) -> Manifest:
         checkpoint = CheckpointId(self.manifest.checkpoint + 1)
         return msgspec.structs.replace(
             self.manifest,
@@ -151,16 +149,13 @@ class EpochRunner:
             edges=dict(draft.edges),
             state=dict(draft.state),
             sinks={
-                name: with_pending(state, checkpoint, draft.committables.get(name, ()))
-                for name, state in sinks.items()
+                name: with_pending(state, checkpoint, draft.committables.get(name, ())) for name, state in sinks.items()
             },
         )
 
 
 def _position(batch: OfferedBatch) -> SourcePosition:
-    return SourcePosition(
-        batch_id=int(batch.batch_id), offsets_digest=batch.offsets_digest, query_id=batch.query_id
-    )
+    return SourcePosition(batch_id=int(batch.batch_id), offsets_digest=batch.offsets_digest, query_id=batch.query_id)
 
 
 def rows_consumed(reports: Sequence[SubtaskReport]) -> int:

@@ -44,9 +44,7 @@ class LoopEvents:
 class EpochLoop:
     """Runs epochs until it is asked to stop, its input ends, or something fails for good."""
 
-    def __init__(
-        self, runner: EpochRunner, coordinator: CommitCoordinator, config: Config, events: LoopEvents
-    ) -> None:
+    def __init__(self, runner: EpochRunner, coordinator: CommitCoordinator, config: Config, events: LoopEvents) -> None:
         self._runner, self._coordinator, self._config, self._events = runner, coordinator, config, events
         self._changed = threading.Condition()
         self._offer: _Offer | None = None

@@ -27,12 +27,14 @@ class Pace:
         return stage_budget(
             left_s=left_s,
             stages_left=stages_left,
-            needs_s=[self._need_s(stage, subtask, len(subtasks), live) for subtask in subtasks if subtask.has_work],
+            needs_s=[
+                self._need_s(stage, subtask, len(subtasks), live=live) for subtask in subtasks if subtask.has_work
+            ],
             slots=slots,
             overhead_s=overhead_s,
         )
 
-    def _need_s(self, stage: str, subtask: SubtaskPlan, parallelism: int, live: bool) -> float:
+    def _need_s(self, stage: str, subtask: SubtaskPlan, parallelism: int, *, live: bool) -> float:
         """Live rows are expected to come as in the last micro-batch."""
         cost_s = self.row_cost_s.get(stage)
         expected = self.live_rows.get((stage, parallelism)) if live else [0] * parallelism
@@ -40,9 +42,7 @@ class Pace:
             return float("inf")
         return cost_s * (subtask.rows_in_flight + expected[subtask.subtask])
 
-    def observe(
-        self, stage: str, plan: StagePlan, job_s: float, slots: int, reports: Sequence[SubtaskReport]
-    ) -> None:
+    def observe(self, stage: str, plan: StagePlan, job_s: float, slots: int, reports: Sequence[SubtaskReport]) -> None:
         timings = [report.timing for report in reports if report.timing is not None]
         costs = [timing.row_cost_s for timing in timings if timing.row_cost_s is not None]
         if costs:
@@ -52,7 +52,7 @@ class Pace:
             self.live_rows[(stage, plan.parallelism)] = [rows.get(k, 0) for k in range(plan.parallelism)]
         steps_s = [timing.elapsed_s - timing.finish_s for timing in timings]
         if steps_s:
-            overhead_s = max(0.0, job_s - max(sum(steps_s) / slots, max(steps_s)))
+            overhead_s = max(0.0, job_s - max(sum(steps_s) / slots, *steps_s))
             key = (stage, plan.live)
             known = self.overhead_s.get(key)
             self.overhead_s[key] = overhead_s if known is None else known + LEARNING * (overhead_s - known)

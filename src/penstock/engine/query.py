@@ -207,4 +207,3 @@ def _by_stage(pipeline: Pipeline, parallelism: int | Mapping[str, int], max_para
                 next_step=f"choose 1 to {max_parallelism}",
             )
     return {stage_of[operator]: count for operator, count in parallelism.items()}
-

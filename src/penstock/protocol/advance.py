@@ -70,9 +70,7 @@ def absorb(draft: Draft, plan: StagePlan, reports: Sequence[SubtaskReport]) -> D
     for report in ordered:
         for sink in report.sinks:
             committables[sink.sink] = (*committables.get(sink.sink, ()), *sink.committables)
-    return replace(
-        draft, edges=edges, state=state, committables=committables, violations=tuple(violations)
-    )
+    return replace(draft, edges=edges, state=state, committables=committables, violations=tuple(violations))
 
 
 def _foreign(plan: StagePlan, reports: Iterable[SubtaskReport]) -> list[Violation]:
@@ -88,9 +86,7 @@ def _input_edges(plan: StagePlan) -> tuple[str, ...]:
     return tuple(dict.fromkeys(part.edge for subtask in plan.subtasks for part in subtask.inputs))
 
 
-def _advance_input(
-    name: str, edge: EdgeState, reports: Iterable[SubtaskReport]
-) -> tuple[EdgeState, list[Violation]]:
+def _advance_input(name: str, edge: EdgeState, reports: Iterable[SubtaskReport]) -> tuple[EdgeState, list[Violation]]:
     inputs = [part for report in reports for part in report.inputs if part.edge == name]
     progress: dict[str, list[SpanProgress]] = {}
     for part in inputs:
@@ -112,13 +108,11 @@ def _advance_input(
 
 
 def _extended(edge: EdgeState, accepted: int, segments: tuple[Segment, ...]) -> EdgeState:
-    return msgspec.structs.replace(
-        edge, accepted=edge.accepted + accepted, segments=(*edge.segments, *segments)
-    )
+    return msgspec.structs.replace(edge, accepted=edge.accepted + accepted, segments=(*edge.segments, *segments))
 
 
 def advance_segment(segment: Segment, reads: Sequence[SpanProgress]) -> tuple[Segment, list[str]]:
-    """Moves a segment's cursors. A span read in parts is cut into those parts; what was not touched keeps its cursor."""
+    """Moves a segment's cursors. A span read in parts is cut into them; what was not touched keeps its cursor."""
     problems: list[str] = []
     spans: list[Span] = []
     left = list(reads)
@@ -181,9 +175,7 @@ def _joined(spans: Iterable[Span]) -> tuple[Span, ...]:
     return tuple(joined)
 
 
-def advance_state(
-    files: tuple[StateFile, ...], change: StateReport, groups: KeyGroupRange
-) -> tuple[StateFile, ...]:
+def advance_state(files: tuple[StateFile, ...], change: StateReport, groups: KeyGroupRange) -> tuple[StateFile, ...]:
     """Takes the subtask's key groups away from the files it replaced, and adds its new file as the newest."""
     shrunk = (_without(file, groups) if file.path in change.replaced else file for file in files)
     kept = tuple(file for file in shrunk if file.ranges)

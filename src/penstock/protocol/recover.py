@@ -137,5 +137,3 @@ def takeover(
         parallelism=dict(parallelism),
         created_at=created_at,
     )
-
-

@@ -85,5 +85,7 @@ class SparkCluster:
 def _brief(error: BaseException) -> str:
     """The line that matters of a Spark error: the Python exception if there is one, else the first line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    python = [line for line in lines if line.split(":")[0].endswith(("Error", "Exception")) and "org.apache" not in line]
+    python = [
+        line for line in lines if line.split(":")[0].endswith(("Error", "Exception")) and "org.apache" not in line
+    ]
     return (python[-1] if python else lines[0] if lines else type(error).__name__)[:500]

@@ -79,9 +79,7 @@ class SparkFeed:
         self._store.delete([path for path in logs if (number := _number(path)) is not None and number > last])
 
     @staticmethod
-    def _watch(
-        query: StreamingQuery, on_end: Callable[[], None], on_failure: Callable[[BaseException], None]
-    ) -> None:
+    def _watch(query: StreamingQuery, on_end: Callable[[], None], on_failure: Callable[[BaseException], None]) -> None:
         try:
             query.awaitTermination()
         except BaseException as error:

@@ -45,7 +45,7 @@ class InlineCluster:
     limits: Limits
     clock: Callable[[], float]
     slots: int = 2
-    before_job: Callable[[StageJob], None] = lambda job: None
+    before_job: Callable[[StageJob], None] = lambda _: None
     rewrite: Callable[[list[SubtaskReport]], list[SubtaskReport]] = lambda reports: reports
     _attempts: Iterator[int] = field(default_factory=itertools.count)
 
@@ -135,7 +135,7 @@ class InlineRun:
     clock: Callable[[], float]
     accepted: list[int] = field(default_factory=list)
     cluster: InlineCluster | None = None
-    prepare: Callable[[InlineCluster], None] = lambda cluster: None
+    prepare: Callable[[InlineCluster], None] = lambda _: None
 
     def start(self, *outputs: Output, listeners: tuple[Listener, ...] = (), **options: object) -> Query:
         config = Config.of(**options)  # type: ignore[arg-type]
@@ -147,6 +147,6 @@ class InlineRun:
             self.prepare(self.cluster)
             return self.cluster
 
-        pipeline = compile_pipeline([output._node for output in outputs])
-        surroundings = Surroundings(cluster, lambda store: InlineFeed(self.batches, self.accepted))
+        pipeline = compile_pipeline([output.node for output in outputs])
+        surroundings = Surroundings(cluster, lambda _: InlineFeed(self.batches, self.accepted))
         return start_query(pipeline, config, surroundings, listeners)

@@ -29,7 +29,7 @@ class MemoryTable:
 
     schema: pa.Schema | None = None
     snapshots: list[Snapshot] = field(default_factory=list)
-    on_commit: Callable[[CommitPermit], None] = lambda permit: None
+    on_commit: Callable[[CommitPermit], None] = lambda _: None
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def rows(self) -> pa.Table:

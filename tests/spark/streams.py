@@ -1,0 +1,160 @@
+"""What the tests of whole queries share: parquet files as a stream, a real Paimon table, ways to start and to stop."""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+
+import penstock as pen
+from penstock.observe.events import EpochPublished, Event
+from penstock.sinks.paimon_read import listed_files, read_table
+
+TABLE = "shop.rows"
+TIMEOUT_S = 120
+"""A query that takes longer hangs; the machine may be busy, so far above what it should take."""
+
+
+def write_files(folder: Path, tables: Iterable[pa.Table], first: int = 0) -> None:
+    """One parquet file each; Spark takes files in the order of their time."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, table in enumerate(tables, first):
+        # Written under a hidden name: a running query must not see half a file.
+        hidden, path = folder / f".{number:04d}", folder / f"{number:04d}.parquet"
+        pq.write_table(table, hidden)
+        os.utime(hidden, (number + 1, number + 1))
+        hidden.rename(path)
+
+
+def numbered(rows: int, files: int, users: int = 7) -> list[pa.Table]:
+    """Files of (user, number): numbers ascend from 0 over all files, `rows` of them in each."""
+    return [
+        pa.table({"user": [n % users for n in mine], "number": list(mine)})
+        for mine in (range(start, start + rows) for start in range(0, rows * files, rows))
+    ]
+
+
+NUMBERED = "user bigint, number bigint"
+
+
+def stream(spark: SparkSession, folder: Path, schema: str = NUMBERED, files_per_batch: int = 1) -> DataFrame:
+    """The files of a folder as a streaming DataFrame."""
+    reader = spark.readStream.schema(schema).option("maxFilesPerTrigger", str(files_per_batch))
+    return reader.parquet(str(folder))
+
+
+def paimon(tmp_path: Path, table: str = TABLE, **options: Any) -> pen.Paimon:
+    return pen.Paimon(str(tmp_path / "lake"), table, **options)
+
+
+def finish(*outputs: pen.Output, checkpoint: Path, **options: Any) -> list[Event]:
+    """Runs until everything there is was processed and committed; returns what happened."""
+    events: list[Event] = []
+    listeners = (events.append, *options.pop("listeners", ()))
+    query = pen.start(
+        *outputs, checkpoint=checkpoint, listeners=listeners, **{"trigger": "available_now", "epoch": "1 s", **options}
+    )
+    assert query.await_termination(TIMEOUT_S), "the query hangs"
+    return events
+
+
+def rows_in(tmp_path: Path, table: str = TABLE) -> list[dict[str, Any]]:
+    """The table read back, after making sure that no file is listed twice."""
+    files = listed_files(str(tmp_path / "lake"), table)
+    assert len(files) == len(set(files))
+    return read_table(str(tmp_path / "lake"), table).to_pylist()
+
+
+def epochs(events: Iterable[Event]) -> list[EpochPublished]:
+    return [event for event in events if isinstance(event, EpochPublished)]
+
+
+class Milestone:
+    """A listener that lets a test wait until the first epoch that fits a condition."""
+
+    def __init__(self, fits: Callable[[EpochPublished], bool]) -> None:
+        self._fits = fits
+        self._reached = threading.Event()
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, EpochPublished) and self._fits(event):
+            self._reached.set()
+
+    def wait(self, query: pen.Query) -> None:
+        while not self._reached.wait(0.5):
+            assert query.is_active, query.exception() or "the query ended before"
+
+
+def in_flight(event: EpochPublished) -> bool:
+    return event.rows_in_flight > 0
+
+
+def start_until(
+    output: pen.Output, fits: Callable[[EpochPublished], bool], *, checkpoint: Path, **options: Any
+) -> pen.Query:
+    """Starts a query and returns it, still running, once an epoch fits."""
+    milestone = Milestone(fits)
+    query = output.start(checkpoint, listeners=(milestone,), **{"trigger": "available_now", "epoch": "300 ms", **options})
+    milestone.wait(query)
+    return query
+
+
+class Slow(pen.KeyedProcess):
+    """Hands every row on with its number within its user, at half a millisecond each."""
+
+    output = "user bigint, number bigint, nth bigint"
+    seen = pen.value("bigint")
+
+    def process(self, key, rows, state, out):
+        nth = state.seen or 0
+        for row in rows:
+            busy(0.0005)
+            nth += 1
+            out.emit(user=row["user"], number=row["number"], nth=nth)
+        state.seen = nth
+
+
+def busy(seconds: float) -> None:
+    """Computes; a sleep would cost the same time at any load, but user code computes."""
+    import time
+
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        pass
+
+
+def assert_numbered_exactly_once(rows: Sequence[dict[str, Any]], expected: int) -> None:
+    """Every number once, and each user's rows counted 1, 2, 3 … in the order of their numbers (A8)."""
+    assert Counter(row["number"] for row in rows) == Counter(range(expected))
+    by_user: dict[int, list[tuple[int, int]]] = {}
+    for row in rows:
+        by_user.setdefault(row["user"], []).append((row["number"], row["nth"]))
+    for user, pairs in by_user.items():
+        assert [nth for _, nth in sorted(pairs)] == list(range(1, len(pairs) + 1)), f"order of user {user}"
+
+
+def comparable(value: Any) -> Any:
+    """A value by which rows can be counted: NaN equals NaN, nested values are tuples."""
+    match value:
+        case float() if math.isnan(value):
+            return "NaN"
+        case float():
+            return repr(value)
+        case dict():
+            return tuple((name, comparable(item)) for name, item in value.items())
+        case list() | tuple():
+            return tuple(comparable(item) for item in value)
+    return value
+
+
+def bag(rows: Iterable[dict[str, Any]]) -> Counter[Any]:
+    """Rows without their order."""
+    return Counter(comparable(dict(sorted(row.items()))) for row in rows)

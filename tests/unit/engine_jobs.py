@@ -1,0 +1,127 @@
+"""Jobs, clocks and checks shared by the tests of the engine."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import Counter
+from pathlib import Path
+
+import pyarrow as pa
+
+import penstock as pen
+from penstock.engine.cluster import JobFailed
+from penstock.observe.events import EpochPublished, Event
+from penstock.testing.inline import InlineCluster, InlineRun, stream_of
+from penstock.testing.tables import Memory, memory_table
+
+SCHEMA = pa.schema([("user", pa.int64()), ("number", pa.int64())])
+
+
+class FakeClock:
+    """Time passes only when an operator says so."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def batches_of(rows: int, count: int, users: int = 7) -> list[dict[str, pa.Table]]:
+    numbers = iter(range(rows * count))
+    made = []
+    for _ in range(count):
+        mine = list(itertools.islice(numbers, rows))
+        made.append({"source": pa.table({"user": [n % users for n in mine], "number": mine}, schema=SCHEMA)})
+    return made
+
+
+def slow_map(clock: FakeClock, cost_s: float = 0.001):
+    def work(batch: pa.RecordBatch) -> pa.RecordBatch:
+        clock.now += batch.num_rows * cost_s
+        return batch
+
+    return work
+
+
+def keyed_slow(clock: FakeClock, table: str, cost_s: float = 0.001) -> pen.Output:
+    """A keyed operator that costs time and hands every record on."""
+
+    class Slow(pen.KeyedProcess):
+        output = SCHEMA
+        seen = pen.value(pa.int64())
+
+        def process(self, key, rows, state, out):
+            clock.now += len(rows) * cost_s
+            state.seen = (state.seen or 0) + len(rows)
+            out.emit_many(rows)
+
+    return stream_of(SCHEMA).key_by("user").process(Slow, name="slow").write(Memory(table))
+
+
+def assert_exact(table: str, expected: int) -> None:
+    rows = memory_table(table).rows()
+    assert Counter(rows["number"].to_pylist()) == Counter(range(expected))
+    for user in range(7):
+        mine = [n for u, n in zip(rows["user"].to_pylist(), rows["number"].to_pylist(), strict=True) if u == user]
+        assert mine == sorted(mine), f"order of user {user}"
+
+
+def epochs(events: list[Event]) -> list[EpochPublished]:
+    return [event for event in events if isinstance(event, EpochPublished)]
+
+
+def stop_when(query_box: list, condition, *, drain: bool = False):
+    """A listener that asks the query to stop as soon as an epoch fits `condition`."""
+    asked = threading.Event()
+
+    def listen(event: Event) -> None:
+        if isinstance(event, EpochPublished) and condition(event) and not asked.is_set():
+            asked.set()
+            query_box[0]._loop.request_stop(drain=drain)
+
+    return listen
+
+
+def run_until(run: InlineRun, output: pen.Output, condition, **options):
+    box: list = []
+    started = threading.Event()
+    inner = stop_when(box, condition)
+
+    def listen(event: Event) -> None:
+        if isinstance(event, EpochPublished):
+            started.wait()
+        inner(event)
+
+    query = run.start(output, listeners=(listen,), **options)
+    box.append(query)
+    started.set()
+    query._stopping = True
+    query.await_termination(60)
+    return query
+
+
+def crash_in_job(numbers: set[int]):
+    """Lets the jobs with these numbers fail after their subtasks ran: their reports never arrive."""
+    counter = itertools.count()
+
+    def prepare(cluster: InlineCluster) -> None:
+        def rewrite(reports):
+            if next(counter) in numbers:
+                raise JobFailed("executor lost")
+            return reports
+
+        cluster.rewrite = rewrite
+
+    return prepare
+
+
+def finished(tmp_path: Path, clock: FakeClock, table: str) -> InlineRun:
+    run = InlineRun(batches_of(200, 3), clock)
+    run.start(keyed_slow(clock, table, 0), checkpoint=tmp_path).await_termination(30)
+    return run
+
+
+def newest_manifest(tmp_path: Path) -> Path:
+    return max((tmp_path / "manifests").glob("*.json"))

@@ -1,0 +1,172 @@
+"""The whole engine without Spark: lost jobs, wrong reports, two drivers, commits that hang or fail."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import penstock as pen
+from penstock.engine.cluster import StageJob
+from penstock.errors import (
+    ConservationError,
+    Fenced,
+    LostReport,
+    StageFailed,
+)
+from penstock.observe.events import Event
+from penstock.testing.inline import InlineCluster, InlineRun
+from penstock.testing.tables import memory_table
+from tests.unit.engine_jobs import (
+    FakeClock,
+    assert_exact,
+    batches_of,
+    crash_in_job,
+    epochs,
+    keyed_slow,
+)
+
+
+def test_an_epoch_whose_job_failed_is_run_again_and_nothing_of_it_counts(
+    tmp_path: Path, clock: FakeClock, table: str
+) -> None:
+    """A6, C5, C6."""
+    run = InlineRun(batches_of(500, 3), clock, prepare=crash_in_job({1, 4, 5}))
+    run.start(keyed_slow(clock, table), checkpoint=tmp_path, epoch="100 ms").await_termination(60)
+    assert_exact(table, 1500)
+
+
+def test_a_job_that_always_fails_stops_the_query_and_a_restart_goes_on(
+    tmp_path: Path, clock: FakeClock, table: str
+) -> None:
+    """B12."""
+    run = InlineRun(batches_of(500, 2), clock, prepare=crash_in_job(set(range(2, 99))))
+    with pytest.raises(StageFailed, match="executor lost"):
+        run.start(keyed_slow(clock, table), checkpoint=tmp_path, epoch="100 ms").await_termination(60)
+    run.prepare = lambda cluster: None
+    run.start(keyed_slow(clock, table), checkpoint=tmp_path, epoch="100 ms").await_termination(60)
+    assert_exact(table, 1000)
+
+
+def test_reports_that_do_not_add_up_are_never_published(tmp_path: Path, clock: FakeClock, table: str) -> None:
+    """A7."""
+
+    def prepare(cluster: InlineCluster) -> None:
+        def rewrite(reports):
+            first = reports[0]
+            fewer = msgspec.structs.replace(first.inputs[0], live_consumed=first.inputs[0].live_consumed - 1)
+            return [msgspec.structs.replace(first, inputs=(fewer,)), *reports[1:]]
+
+        cluster.rewrite = rewrite
+
+    run = InlineRun(batches_of(100, 1), clock, prepare=prepare)
+    query = run.start(keyed_slow(clock, table), checkpoint=tmp_path)
+    with pytest.raises(ConservationError, match="100 accepted, 99 consumed, 0 in flight"):
+        query.await_termination(30)
+    assert query.manifest().checkpoint == 1
+    assert memory_table(table).snapshots == []
+
+
+def test_a_missing_report_is_not_taken_for_an_empty_subtask(tmp_path: Path, clock: FakeClock, table: str) -> None:
+    def prepare(cluster: InlineCluster) -> None:
+        cluster.rewrite = lambda reports: reports[1:]
+
+    run = InlineRun(batches_of(100, 1), clock, prepare=prepare)
+    with pytest.raises(LostReport, match=r"subtasks \[0\] of 4"):
+        run.start(keyed_slow(clock, table), checkpoint=tmp_path).await_termination(30)
+
+
+def test_a_second_driver_fences_off_the_first(tmp_path: Path, clock: FakeClock, table: str) -> None:
+    """C9: the older driver publishes and commits nothing more."""
+    blocked, go_on = threading.Event(), threading.Event()
+
+    def prepare(cluster: InlineCluster) -> None:
+        def before_job(job: StageJob) -> None:
+            if job.plan.checkpoint == 3:
+                blocked.set()
+                go_on.wait(30)
+
+        cluster.before_job = before_job
+
+    first = InlineRun(batches_of(200, 3), clock, prepare=prepare)
+    old = first.start(keyed_slow(clock, table, 0), checkpoint=tmp_path)
+    assert blocked.wait(30)
+    second = InlineRun(batches_of(200, 3), clock, accepted=[0])
+    second.start(keyed_slow(clock, table, 0), checkpoint=tmp_path).await_termination(30)
+    committed = len(memory_table(table).snapshots)
+    go_on.set()
+    with pytest.raises(Fenced, match="generation 2"):
+        old.await_termination(30)
+    assert len(memory_table(table).snapshots) == committed
+    assert_exact(table, 600)
+
+
+def test_a_driver_that_dies_between_publish_and_commit_commits_on_restart(
+    tmp_path: Path, clock: FakeClock, table: str
+) -> None:
+    """C4, C9: the commit is lost, the checkpoint is not."""
+
+    def die(permit) -> None:
+        raise OSError("storage is gone")
+
+    memory_table(table).on_commit = die
+    run = InlineRun(batches_of(200, 2), clock)
+    query = run.start(keyed_slow(clock, table, 0), checkpoint=tmp_path)
+    with pytest.raises(pen.PenstockError, match="storage is gone"):
+        query.await_termination(60)
+    assert memory_table(table).snapshots == []
+    memory_table(table).on_commit = lambda permit: None
+    run.start(keyed_slow(clock, table, 0), checkpoint=tmp_path).await_termination(30)
+    assert_exact(table, 400)
+
+
+def test_a_commit_of_unknown_outcome_is_not_repeated(tmp_path: Path, clock: FakeClock, table: str) -> None:
+    """C4: the commit arrived, its answer did not."""
+    from penstock.testing import tables as module
+
+    original = module.MemoryCommitter.commit
+    failed: list[int] = []
+
+    def flaky(self, permit, committables, **rest):
+        receipt = original(self, permit, committables, **rest)
+        if len(failed) < 2:
+            failed.append(int(permit.checkpoint))
+            raise TimeoutError("no answer")
+        return receipt
+
+    module.MemoryCommitter.commit = flaky
+    try:
+        InlineRun(batches_of(200, 3), clock).start(keyed_slow(clock, table, 0), checkpoint=tmp_path).await_termination(
+            60
+        )
+    finally:
+        module.MemoryCommitter.commit = original
+    assert failed
+    assert_exact(table, 600)
+
+
+def test_slow_commits_do_not_hold_up_epochs_until_the_bound(tmp_path: Path, clock: FakeClock, table: str) -> None:
+    """C2, C3: four epochs pass while the first commit hangs; the rest is committed in few snapshots."""
+    gate = threading.Event()
+    memory_table(table).on_commit = lambda permit: gate.wait(30)
+    events: list[Event] = []
+    reached = threading.Event()
+
+    def listen(event: Event) -> None:
+        events.append(event)
+        if len(epochs(events)) == 4:
+            reached.set()
+
+    query = InlineRun(batches_of(50, 9), clock).start(
+        keyed_slow(clock, table, 0), checkpoint=tmp_path, max_uncommitted=4, listeners=(listen,)
+    )
+    assert reached.wait(30)
+    while query.waiting_for is None or "max_uncommitted=4" not in query.waiting_for:
+        assert query.is_active
+    assert len(epochs(events)) == 4
+    gate.set()
+    query.await_termination(30)
+    assert_exact(table, 450)
+    assert len(memory_table(table).snapshots) <= 8
