@@ -21,7 +21,7 @@ from penstock.channel.hashing import hash_columns
 from penstock.channel.reader import PrefetchingReader
 from penstock.channel.segment import HASH_COLUMN, ExchangeWriter, SegmentWriter, edge_schema
 from penstock.errors import PenstockError
-from penstock.graph import Edge, Stage, ToEdge, ToOperator, ToSink
+from penstock.graph import Edge, SinkBinding, Stage, ToEdge, ToOperator, ToSink
 from penstock.operators.base import Operator, Records, StateSchema
 from penstock.protocol.garbage import file_path
 from penstock.protocol.ids import CheckpointId, Generation
@@ -63,21 +63,20 @@ def run_subtask(
 ) -> SubtaskReport:
     """Runs one attempt to its report. A `PenstockError` becomes a report of failure; anything else is raised, so
     that Spark tries the subtask again."""
-    barrier = Barrier(plan.budget_s, clock)
-    with ExitStack() as cleanup:
+    started = clock()
+    with ExitStack() as undo, ExitStack() as closing:
         try:
-            run = _Attempt(stage, plan, plan.subtasks[subtask], store, limits, attempt, live, cleanup)
-            timing = run.step(barrier, clock)
+            run = _Attempt(stage, plan, plan.subtasks[subtask], store, limits, attempt, live, undo, closing)
+            stepped = run.step(Barrier(plan.budget_s, clock), clock)
             inputs = run.spill()
             run.finish()
-            report = run.report(inputs, timing, barrier)
-            cleanup.pop_all()
-            run.gate.close()
+            report = run.report(inputs, stepped, lambda: clock() - started)
         except PenstockError as error:
             failure = _located(error, stage, subtask).to_report()
             return SubtaskReport(
                 stage=plan.stage, subtask=subtask, checkpoint=plan.checkpoint, attempt=attempt, failure=failure
             )
+        undo.pop_all()
         return report
 
 
@@ -91,14 +90,14 @@ def _located(error: PenstockError, stage: Stage, subtask: int) -> PenstockError:
 class _Stepped:
     """What stepping measured."""
 
-    barrier_fired: bool
-    barrier_delay_s: float
+    seconds: float
     row_cost_s: float | None
-    stepped_s: float
+    barrier_fired: bool = False
+    barrier_delay_s: float = 0.0
 
 
 class _Attempt:
-    """The open parts of one attempt; `cleanup` undoes them unless the report was made."""
+    """The open parts of one attempt: `closing` lets go of them in any case, `undo` removes what a failed one wrote."""
 
     def __init__(
         self,
@@ -109,11 +108,12 @@ class _Attempt:
         limits: Limits,
         attempt: str,
         live: Iterator[pa.RecordBatch] | None,
-        cleanup: ExitStack,
+        undo: ExitStack,
+        closing: ExitStack,
     ) -> None:
         self._stage, self._plan, self._mine = stage, plan, mine
         self._store, self._limits, self._attempt = store, limits, attempt
-        self._cleanup = cleanup
+        self._undo, self._closing = undo, closing
         self._states = {
             node.spec.name: self._open_state(node.spec.name, node.spec.state_schema)
             for node in stage.nodes
@@ -122,9 +122,8 @@ class _Attempt:
         self._operators: list[Operator] = [node.spec.build(self._states.get(node.spec.name)) for node in stage.nodes]
         self._exchanges = {edge.name: self._open_exchange(edge) for edge in stage.outputs}
         self._emitted = dict.fromkeys(self._exchanges, 0)
-        self._writers: dict[str, Writer] = {}
-        self._written = {binding.name: 0 for binding in stage.sinks}
-        self._bindings = {binding.name: binding for binding in stage.sinks}
+        self._writers = {binding.name: self._open_writer(binding) for binding in stage.sinks}
+        self._written = dict.fromkeys(self._writers, 0)
         self.gate = Gate([self._open_channel(edge, live) for edge in stage.inputs])
 
     # -- opening -------------------------------------------------------------------------------------------------
@@ -143,7 +142,7 @@ class _Attempt:
     def _open_state(self, operator: str, schema: StateSchema) -> KeyedState:
         files = self._mine.state.get(operator, ())
         state = KeyedState.open(self._store, files, self._mine.groups, schema, self._plan.max_parallelism)
-        self._cleanup.callback(state.close)
+        self._closing.callback(state.close)
         return state
 
     def _open_exchange(self, edge: Edge) -> ExchangeWriter:
@@ -158,7 +157,20 @@ class _Attempt:
             consumer_parallelism=self._plan.consumer_parallelism[edge.name],
             target_bytes=self._limits.segment_bytes,
         )
-        self._cleanup.callback(writer.abort)
+        self._undo.callback(writer.abort)
+        return writer
+
+    def _open_writer(self, binding: SinkBinding) -> Writer:
+        """Opened before the first step, so that a slow start of a sink does not look like slow rows."""
+        context = WriterContext(
+            checkpoint=CheckpointId(self._plan.checkpoint),
+            generation=Generation(self._plan.generation),
+            subtask=self._mine.subtask,
+            parallelism=self._plan.parallelism,
+            attempt=self._attempt,
+        )
+        writer = binding.sink.open_writer(context, binding.schema)
+        self._undo.callback(writer.abort)
         return writer
 
     def _open_channel(self, edge: Edge, live: Iterator[pa.RecordBatch] | None) -> Channel:
@@ -166,23 +178,27 @@ class _Attempt:
         reader = PrefetchingReader(
             self._store, plan.reads, self._plan.max_parallelism, prefetch_bytes=self._limits.prefetch_bytes
         )
-        self._cleanup.callback(reader.close)
+        self._closing.callback(reader.close)
         rows = LiveRows(live, edge_schema(edge.schema)) if plan.live and live is not None else None
         return Channel(edge.name, reader, rows)
 
     # -- stepping ------------------------------------------------------------------------------------------------
 
     def step(self, barrier: Barrier, clock: Callable[[], float]) -> _Stepped:
-        """Steps the head operator slice by slice until the inputs or the time are used up."""
+        """Steps the head operator slice by slice until the inputs or the time are used up.
+
+        The first slice is taken however late it is: every epoch makes progress.
+        """
         slicer = Slicer(self._plan.row_cost_s)
-        while not barrier.fired():
-            taken = self.gate.take(slicer.rows(barrier.left_s))
-            if taken is None:
-                return _Stepped(False, 0.0, slicer.row_cost_s, barrier.elapsed_s)
+        while (taken := self.gate.take(slicer.rows(barrier.left_s))) is not None:
             start = clock()
             self._emit(0, self._operators[0].process(taken.records))
             slicer.observe(taken.records.rows, clock() - start)
-        return _Stepped(not self.gate.used_up(), barrier.delay_s, slicer.row_cost_s, barrier.elapsed_s)
+            if barrier.fired():
+                delay_s = barrier.delay_s
+                if not self.gate.used_up():
+                    return _Stepped(barrier.elapsed_s, slicer.row_cost_s, barrier_fired=True, barrier_delay_s=delay_s)
+        return _Stepped(barrier.elapsed_s, slicer.row_cost_s)
 
     def _emit(self, index: int, batches: Iterator[pa.RecordBatch]) -> None:
         for batch in batches:
@@ -197,7 +213,7 @@ class _Attempt:
                         self._exchanges[edge.name].write(self._with_hash(edge, batch))
                         self._emitted[edge.name] += batch.num_rows
                     case ToSink(sink):
-                        self._writer(sink).write(batch)
+                        self._writers[sink].write(batch)
                         self._written[sink] += batch.num_rows
 
     def _with_hash(self, edge: Edge, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -207,21 +223,6 @@ class _Attempt:
         else:
             hashes = np.full(batch.num_rows, self._mine.groups.lo, dtype=np.int64)
         return pa.RecordBatch.from_arrays([*batch.columns, pa.array(hashes)], [*batch.schema.names, HASH_COLUMN])
-
-    def _writer(self, sink: str) -> Writer:
-        """Opened at the first row: a sink that gets nothing costs nothing."""
-        if sink not in self._writers:
-            context = WriterContext(
-                checkpoint=CheckpointId(self._plan.checkpoint),
-                generation=Generation(self._plan.generation),
-                subtask=self._mine.subtask,
-                parallelism=self._plan.parallelism,
-                attempt=self._attempt,
-            )
-            binding = self._bindings[sink]
-            self._writers[sink] = binding.sink.open_writer(context, binding.schema)
-            self._cleanup.callback(self._writers[sink].abort)
-        return self._writers[sink]
 
     # -- ending --------------------------------------------------------------------------------------------------
 
@@ -244,7 +245,7 @@ class _Attempt:
             groups=KeyGroupRange(self._mine.groups.lo, self._mine.groups.hi),
             target_bytes=self._limits.segment_bytes,
         )
-        self._cleanup.callback(writer.abort)
+        self._undo.callback(writer.abort)
         return writer
 
     def finish(self) -> None:
@@ -252,7 +253,9 @@ class _Attempt:
         for index, operator in enumerate(self._operators):
             self._emit(index, operator.finish())
 
-    def report(self, inputs: tuple[InputReport, ...], stepped: _Stepped, barrier: Barrier) -> SubtaskReport:
+    def report(
+        self, inputs: tuple[InputReport, ...], stepped: _Stepped, elapsed_s: Callable[[], float]
+    ) -> SubtaskReport:
         """Makes everything durable, then says what it is."""
         outputs = tuple(
             OutputReport(edge=name, rows=self._emitted[name], segments=tuple(writer.close()))
@@ -278,8 +281,8 @@ class _Attempt:
             state=state,
             sinks=sinks,
             timing=Timing(
-                elapsed_s=barrier.elapsed_s,
-                finish_s=barrier.elapsed_s - stepped.stepped_s,
+                elapsed_s=elapsed_s(),
+                stepped_s=stepped.seconds,
                 barrier_fired=stepped.barrier_fired,
                 barrier_delay_s=stepped.barrier_delay_s,
                 row_cost_s=stepped.row_cost_s,

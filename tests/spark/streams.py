@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -124,8 +125,6 @@ class Slow(pen.KeyedProcess):
 
 def busy(seconds: float) -> None:
     """Computes; a sleep would cost the same time at any load, but user code computes."""
-    import time
-
     until = time.perf_counter() + seconds
     while time.perf_counter() < until:
         pass

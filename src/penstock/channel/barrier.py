@@ -1,6 +1,7 @@
 """The barrier, and slices small enough to stop at it.
 
-The barrier counts from the subtask's own start on its own monotonic clock, so clocks of machines need not agree.
+The barrier counts from the moment the subtask has opened its state and inputs, on its own monotonic clock, so clocks
+of machines need not agree and every epoch makes progress.
 A single record cannot be interrupted: a step lasts at least as long as one record takes.
 """
 
@@ -10,6 +11,8 @@ from collections.abc import Callable
 
 STEP_TARGET_S = 0.02
 """A step should last about this long: short against a 50 ms overshoot (A4), long against the cost of making one."""
+STEP_MIN_S = 0.005
+"""The last step before the barrier is not cut smaller than this; making a step costs about 1 ms."""
 FIRST_SLICE_ROWS = 16
 """Nothing is known about the cost of a row yet; even at 1 ms each this is within the target."""
 GROWTH = 8
@@ -51,7 +54,7 @@ class Slicer:
     def rows(self, left_s: float) -> int:
         if self.row_cost_s is None:
             return self._limit
-        affordable = min(STEP_TARGET_S, max(left_s, 0.0)) / max(self.row_cost_s, 1e-9)
+        affordable = min(STEP_TARGET_S, max(left_s, STEP_MIN_S)) / max(self.row_cost_s, 1e-9)
         return max(1, min(int(affordable), self._limit))
 
     def observe(self, rows: int, elapsed_s: float) -> None:

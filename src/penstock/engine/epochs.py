@@ -23,6 +23,9 @@ from penstock.protocol.manifest import Committable, Manifest, SinkState, SourceP
 from penstock.protocol.plan import StagePlan, plan_subtasks
 from penstock.protocol.report import SubtaskReport, Timing
 
+MIN_STAGE_SHARE = 0.1
+"""Of an epoch, for each stage still to come: slow stages before it must not starve a stage for ever."""
+
 
 @dataclass(frozen=True, slots=True)
 class EpochResult:
@@ -93,7 +96,8 @@ class EpochRunner:
         )
         budget_s = None
         if self.epoch_s is not None:
-            left_s = max(0.0, self.epoch_s - (time.monotonic() - started))
+            least_s = self.epoch_s * MIN_STAGE_SHARE * stages_left
+            left_s = max(least_s, self.epoch_s - (time.monotonic() - started))
             budget_s = self.pace.budget(
                 stage.name, subtasks, left_s, stages_left=stages_left, slots=self.cluster.slots, live=bool(live)
             )

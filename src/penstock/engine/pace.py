@@ -50,7 +50,7 @@ class Pace:
         if plan.live:
             rows = {report.subtask: sum(part.live_accepted for part in report.inputs) for report in reports}
             self.live_rows[(stage, plan.parallelism)] = [rows.get(k, 0) for k in range(plan.parallelism)]
-        steps_s = [timing.elapsed_s - timing.finish_s for timing in timings]
+        steps_s = [timing.stepped_s for timing in timings]
         if steps_s:
             overhead_s = max(0.0, job_s - max(sum(steps_s) / slots, *steps_s))
             key = (stage, plan.live)

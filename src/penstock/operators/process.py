@@ -58,7 +58,8 @@ class KeyedProcess:
                 out.emit(user=key["user"], total=state.total)
 
     One call gets the rows of one key that arrived together, in their order. How many that are depends on time and
-    load, so results must not. What is kept in `self` is not part of a checkpoint; state is.
+    load, so results must not. What is kept in `self` is not part of a checkpoint; state is. After an exception
+    `process` may be called again with fewer of the rows, to find the one to blame; nothing of that is kept.
     """
 
     output: ClassVar[str | pa.Schema]

@@ -57,10 +57,10 @@ class SinkReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Timing(msgspec.Struct, frozen=True, kw_only=True):
-    """Measured in the subtask, by its own monotonic clock."""
+    """Measured in the subtask, by its own monotonic clock: the whole attempt, and its steps alone."""
 
     elapsed_s: float
-    finish_s: float
+    stepped_s: float
     barrier_fired: bool
     barrier_delay_s: float = 0.0
     row_cost_s: float | None = None
