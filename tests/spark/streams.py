@@ -103,7 +103,8 @@ def start_until(
 ) -> pen.Query:
     """Starts a query and returns it, still running, once an epoch fits."""
     milestone = Milestone(fits)
-    query = output.start(checkpoint, listeners=(milestone,), **{"trigger": "available_now", "epoch": "300 ms", **options})
+    options = {"trigger": "available_now", "epoch": "300 ms", **options}
+    query = output.start(checkpoint, listeners=(milestone,), **options)
     milestone.wait(query)
     return query
 

@@ -153,12 +153,20 @@ def test_a_mean_of_decimals_is_exact_to_four_digits_more_rounded_half_up(
                 mean.result(mean.partial(batch, groups))
 
 
-def test_half_of_the_last_digit_is_rounded_away_from_zero() -> None:
-    types = mean_types(pa.decimal128(38, 38))
-    assert types == (pa.decimal128(38, 38), pa.decimal128(38, 38))
-    mean, value = MeanValue("x", *types), Decimal("-0." + "9" * 38)
-    states = mean.partial(pa.record_batch({"x": pa.array([value, value - value], types[0])}), groups_of([0, 0]))
-    assert mean.result(states).to_pylist() == [Decimal("-0.5")]
+@pytest.mark.parametrize(
+    ("values", "mean"),
+    [
+        (["-0." + "9" * 38, "0"], "-0.5"),  # half of the last digit goes away from zero
+        (["4294967295e-38"], "4294967295e-38"),  # Arrow's rounding makes 4294967294 of it
+        (["4294967295e-38", "4294967296e-38"], "4294967296e-38"),
+    ],
+)
+def test_a_mean_is_exact_where_arrow_rounds_wrongly(values: list[str], mean: str) -> None:
+    kind, types = pa.decimal128(38, 38), mean_types(pa.decimal128(38, 38))
+    assert types == (kind, kind)
+    batch = pa.record_batch({"x": pa.array(list(map(Decimal, values)), kind)})
+    accumulator = MeanValue("x", *types)
+    assert accumulator.result(accumulator.partial(batch, groups_of([0] * len(values)))).to_pylist() == [Decimal(mean)]
 
 
 def test_a_mean_without_values_is_null() -> None:

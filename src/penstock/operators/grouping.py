@@ -1,8 +1,8 @@
 """Rows of one slice, brought together by key.
 
 Sorting by hash brings equal keys together; what tells keys apart is always the comparison of keys. Within a key rows
-stay in the order in which they arrived. Measured on 125,000 rows this takes 2 to 4 ms whatever the number of keys,
-where pyarrow's ``group_by`` takes 4 to 14 ms.
+stay in the order in which they arrived. The time hardly depends on the number of keys: 125,000 rows took 4 to 5 ms of
+CPU; pyarrow's ``group_by`` took 4 ms for 25,000 keys, but 9 to 10 ms for 75,000 and more.
 """
 
 from __future__ import annotations

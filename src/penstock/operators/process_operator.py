@@ -122,7 +122,7 @@ class ProcessOperator:
     def _views(self, values: pa.RecordBatch) -> list[StateView]:
         views = [self._view() for _ in range(values.num_rows)]
         for name, column in zip(values.schema.names, values.columns, strict=True):
-            put = getattr(self._view, name).__set__  # the slot itself: no check of the name, three times as fast
+            put = getattr(self._view, name).__set__  # the slot itself: no check of the name, 2.5 times as fast
             for view, item in zip(views, python_values(column), strict=True):
                 put(view, item)
         return views

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
+from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -17,12 +20,31 @@ from penstock.spark.exchange import SourceLayout
 from penstock.store.base import Store
 
 SOURCE_FOLDER = "source"
+# Between our call to stop the streaming query and Spark's interruption of its thread; a busy machine takes its time.
+INTERRUPTION_MS_MAX = 10_000
 QUERY_SETTINGS = {
     # One partition must stay one subtask.
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
     "spark.sql.session.timeZone": "UTC",
 }
+
+
+class Interrupted(Exception):
+    """Ends the handler of a micro-batch that was not taken, in words by which Spark knows that its own `stop` ended it.
+
+    Any other exception is a failure to Spark, and a JVM stack trace in the user's terminal.
+    """
+
+    def __str__(self) -> str:
+        return "py4j.protocol.Py4JJavaError: An error occurred while calling sleep: java.lang.InterruptedException"
+
+
+def _worth_logging(record: logging.LogRecord) -> bool:
+    return not (record.exc_info and isinstance(record.exc_info[1], Interrupted))
+
+
+logging.getLogger("py4j.clientserver").addFilter(_worth_logging)
 
 
 class SparkFeed:
@@ -34,6 +56,7 @@ class SparkFeed:
         self._layout, self._frames, self._store, self._trigger = layout, frames, store, trigger
         self._query: StreamingQuery | None = None
         self._configured = False
+        self._stopping = threading.Event()
 
     def start(
         self,
@@ -45,14 +68,17 @@ class SparkFeed:
 
         def handle(frame: DataFrame, batch_id: int) -> None:
             self._configure(frame)
-            offer(
-                OfferedBatch(
-                    batch_id=BatchId(batch_id),
-                    frame=frame,
-                    offsets_digest=self._offsets_digest(batch_id),
-                    query_id=self._query_id(),
-                )
+            batch = OfferedBatch(
+                batch_id=BatchId(batch_id),
+                frame=frame,
+                offsets_digest=self._offsets_digest(batch_id),
+                query_id=self._query_id(),
             )
+            try:
+                offer(batch)
+            except Exception:
+                self._await_interruption(frame)
+                raise Interrupted from None
 
         writer = self._layout.union(self._frames).writeStream.foreachBatch(handle)
         writer = writer.option("checkpointLocation", f"{self._store.url}/{SOURCE_FOLDER}")
@@ -69,8 +95,17 @@ class SparkFeed:
         ).start()
 
     def stop(self) -> None:
+        self._stopping.set()
         if self._query is not None:
             self._query.stop()
+
+    def _await_interruption(self, frame: DataFrame) -> None:
+        """Waits until Spark interrupts the handler: the query that did not take its micro-batch stops its feed."""
+        self._stopping.wait()
+        jvm = frame.sparkSession.sparkContext._jvm  # noqa: SLF001 - only inside the JVM can the thread be interrupted
+        assert jvm is not None
+        with suppress(Py4JError):
+            jvm.java.lang.Thread.sleep(INTERRUPTION_MS_MAX)
 
     def rewind(self, batch_id: int | None) -> None:
         """Spark plans the next micro-batch from the newest offsets and commits that it finds."""

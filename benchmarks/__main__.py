@@ -1,0 +1,39 @@
+"""``python -m benchmarks [name …]``: runs benchmarks and says which figures reach their mark."""
+
+from __future__ import annotations
+
+import sys
+
+from benchmarks import backlog, barrier, floor, throughput
+from benchmarks.session import make_session
+from benchmarks.verdict import Verdicts
+
+BENCHMARKS = {
+    "barrier": barrier.run,
+    "backlog": backlog.run,
+    "floor": floor.run,
+    "aggregates": throughput.aggregates,
+    "processes": throughput.processes,
+}
+
+
+def main(names: list[str]) -> int:
+    unknown = sorted(set(names) - set(BENCHMARKS))
+    if unknown:
+        print(f"no benchmark {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}", file=sys.stderr)
+        return 2
+    spark = make_session()
+    missed = []
+    for name in names or BENCHMARKS:
+        print(f"\n{name}", flush=True)
+        verdicts = Verdicts()
+        BENCHMARKS[name](spark, verdicts)
+        if not verdicts.ok:
+            missed.append(name)
+    spark.stop()
+    print(f"\n{len(names or BENCHMARKS) - len(missed)} passed, {len(missed)} failed")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

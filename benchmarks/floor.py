@@ -1,0 +1,50 @@
+"""What an epoch costs when there is almost nothing to do, and with 10,000 rows."""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+import penstock as pen
+from benchmarks import data, ours
+from benchmarks.peers import spend
+from benchmarks.verdict import Verdicts
+from penstock.pipeline import Output, Stream
+
+
+class OneRow(pen.KeyedProcess):
+    """5 ms per row: with a short epoch, each subtask does one row and stops."""
+
+    output = "key long"
+
+    def process(self, key, rows, state, out):  # type: ignore[no-untyped-def]
+        spend(len(rows), 0.005)
+
+
+def run(spark: SparkSession, verdicts: Verdicts) -> None:
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
+        tiny = data.generate(Path(folder) / "tiny", files=1, rows_per_file=800, keys=1000)
+        _, epochs = ours.run(
+            spark, tiny, _one_row, name="drain", warmup=0, epoch="10 ms", parallelism=4, max_uncommitted=1000
+        )
+        drains = [e.duration_s for e in epochs if e.kind == "drain" and e.rows_in_flight > 0][20:]
+        verdicts.note(f"{len(drains)} drain epochs of 4 subtasks with one row each")
+        verdicts.at_most("drain epoch, p50", statistics.median(drains) * 1000, 120, " ms")
+
+        small = data.generate(Path(folder) / "small", files=40, rows_per_file=10_000, keys=5000)
+
+        def into_table(stream: Stream) -> Output:
+            totals = stream.key_by("key").aggregate(n=pen.count(), total=pen.sum("amount"), name="totals")
+            return totals.write(pen.Paimon(f"{folder}/warehouse", "bench.totals"))
+
+        _, epochs = ours.run(spark, small, into_table, name="10k rows", epoch="1 s", parallelism=4)
+        ingests = [e.duration_s for e in epochs if e.kind == "ingest"][10:]
+        verdicts.note(f"{len(ingests)} epochs of 10,000 rows into a Paimon table")
+        verdicts.at_most("epoch with 10,000 rows, p50", statistics.median(ingests) * 1000, 300, " ms")
+
+
+def _one_row(stream: Stream) -> Output:
+    return stream.key_by("key").process(OneRow, name="one_row").write(pen.Discard())
