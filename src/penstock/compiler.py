@@ -144,13 +144,25 @@ class _Compiler:
             draft, index = self._place[producer]
             draft.targets[index].append(ToOperator(len(draft.specs)))
         else:
+            inputs = self._one_source_at_most(node.inputs)
             draft = _StageDraft(spec.name)
             self._drafts.append(draft)
-            for upstream in node.inputs:
+            for upstream in inputs:
                 self._connect(upstream, draft, node.keys)
         self._place[node] = (draft, len(draft.specs))
         draft.specs.append(spec)
         draft.targets.append([])
+
+    def _one_source_at_most(self, inputs: tuple[Node, ...]) -> tuple[Node, ...]:
+        """A stage job has one live input; where several sources meet, each passes through a stage of its own first."""
+        if sum(isinstance(upstream, SourceNode) for upstream in inputs) <= 1:
+            return inputs
+        return tuple(self._passed(node) if isinstance(node, SourceNode) else node for node in inputs)
+
+    def _passed(self, source: SourceNode) -> OperatorNode:
+        node = OperatorNode(Pass("pass", source.schema), False, (source,))
+        self._add_operator(node)
+        return node
 
     def _connect(self, upstream: Node, draft: _StageDraft, keys: tuple[str, ...]) -> None:
         schema = schema_of(upstream)
@@ -173,8 +185,7 @@ class _Compiler:
     def _add_sink(self, output: SinkNode) -> None:
         upstream = output.input
         if isinstance(upstream, SourceNode):
-            upstream = OperatorNode(Pass("pass", upstream.schema), False, (upstream,))
-            self._add_operator(upstream)
+            upstream = self._passed(upstream)
         draft, index = self._place[upstream]
         name = self._unique(output.name or "sink", given=output.name is not None)
         draft.sinks.append(SinkBinding(name, output.sink, schema_of(upstream)))

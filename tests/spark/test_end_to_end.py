@@ -254,6 +254,17 @@ def test_two_sources_in_one_query_may_end_at_different_times(spark: SparkSession
     assert len([event for event in epochs(events) if event.kind == "ingest"]) == 4
 
 
+def test_a_union_of_sources_holds_the_rows_of_all(spark: SparkSession, tmp_path: Path) -> None:
+    halves = numbered(100, 4)
+    write_files(tmp_path / "left", halves[::2])
+    write_files(tmp_path / "right", halves[1::2])
+    left, right = (pen.read(stream(spark, tmp_path / side), name=side) for side in ("left", "right"))
+    united = left.union(right).key_by("user").aggregate(n=pen.count(), total=pen.sum("number"))
+    finish(united.write(paimon(tmp_path)), checkpoint=tmp_path / "checkpoint", parallelism=2)
+    final = {row["user"]: row["total"] for row in sorted(rows_in(tmp_path), key=lambda row: row["n"])}
+    assert final == {user: sum(range(user, 400, 7)) for user in range(7)}
+
+
 def test_a_micro_batch_that_spark_can_prove_empty_is_an_epoch_like_any_other(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -25,7 +25,7 @@ from penstock.spark.session import require_java
 
 USERS = 500
 HOT_SHARE = 0.7
-FILES = 24
+FILES = 12
 EPOCHS_BEFORE_THE_KILL = 6
 
 

@@ -36,7 +36,7 @@ def main(folder: Path, parallelism: int) -> None:
     spark = pen.session("local[2]", spark_ui_enabled="false")
     clicks = (
         spark.readStream.schema("click bigint, user bigint")
-        .option("maxFilesPerTrigger", "2")
+        .option("maxFilesPerTrigger", "1")
         .parquet(f"{folder}/input")
     )
     query = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import threading
 from collections.abc import Mapping
@@ -120,12 +121,19 @@ class Query:
         coordinator.start()
         self._loop.start()
         threading.Thread(target=self._close_at_end, name="penstock-query", daemon=True).start()
+        atexit.register(self._stop_at_exit)
         try:
             self._feed.start(self._loop.offer, self._loop.end_of_source, self._on_feed_failure)
         except Exception:
             self._loop.request_stop(drain=False)
             self._ended.wait()
             raise
+
+    def _stop_at_exit(self) -> None:
+        """A program that ends without `stop` ends its query after the running epoch, and not in the middle of it."""
+        self._stopping = True
+        self._loop.request_stop(drain=False)
+        self._ended.wait()
 
     def wake(self) -> None:
         self._loop.wake()
@@ -177,6 +185,7 @@ class Query:
         self._history.record(
             QueryStopped(at=utc_now(), reason=self._reason(error), error=None if error is None else error.to_report())
         )
+        atexit.unregister(self._stop_at_exit)
         self._ended.set()
 
     def _reason(self, error: PenstockError | None) -> StopReason:

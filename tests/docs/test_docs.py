@@ -1,0 +1,163 @@
+"""What the documents say is so: their programs run, their tables and links are right, examples in docstrings hold."""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import importlib
+import pkgutil
+import re
+from collections import Counter
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import penstock
+from penstock.config import Config
+from penstock.errors import catalogue
+from penstock.errors_doc import errors_page
+from penstock.sinks.paimon_read import read_table
+
+ROOT = Path(__file__).resolve().parents[2]
+README, GUIDE = ROOT / "README.md", ROOT / "docs" / "guide.md"
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+
+_BLOCK = re.compile(
+    r"(?P<mark><!-- not run: [^\n]+ -->\n)?```(?P<language>\w*)\n(?P<code>.*?)^```$", re.DOTALL | re.MULTILINE
+)
+_LINK = re.compile(r"\[[^\]]+\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A piece of Python in a document; `line` is the line before its first one."""
+
+    code: str
+    line: int
+    runs: bool
+
+
+def python_blocks(text: str) -> list[Block]:
+    return [
+        Block(found["code"], text.count("\n", 0, found.start("code")), runs=found["mark"] is None)
+        for found in _BLOCK.finditer(text)
+        if found["language"] == "python"
+    ]
+
+
+def run_page(page: Path) -> dict[str, Any]:
+    """Runs the blocks of a page as one program, as if it were started as a script; returns its variables."""
+    names: dict[str, Any] = {"__name__": "__main__"}
+    for block in python_blocks(page.read_text(encoding="utf-8")):
+        # Moved down to where it stands in the page, so that a traceback names the page's line.
+        program = compile("\n" * block.line + block.code, str(page), "exec")
+        if block.runs:
+            exec(program, names)
+    return names
+
+
+# --- programs ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spark
+def test_the_program_of_the_readme_counts_every_row_once(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = run_page(README)
+    accepted = names["query"].manifest().edges["clicks-to-totals"].accepted
+    assert accepted > 0
+    assert names["query"].manifest().rows_in_flight == 0
+    assert sum(names["newest"]["n_max"].to_pylist()) == accepted
+
+
+@pytest.mark.spark
+def test_the_program_of_the_guide_does_what_the_guide_says(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run_page(GUIDE)
+    numbered = read_table("warehouse", "shop.numbered").to_pylist()
+    assert Counter(row["amount"] for row in numbered) == Counter([*range(400), 1000])
+    assert Counter((row["user"], row["nth"]) for row in numbered) == Counter(
+        (user, nth) for user in range(5) for nth in range(1, 82 if user == 1 else 81)
+    )
+    assert Counter(read_table("warehouse", "shop.taxed")["amount"].to_pylist()) == Counter([*range(6, 400), 1000])
+    totals = read_table("warehouse", "shop.totals").to_pylist()
+    assert {row["total"] for row in totals if (row["user"], row["n"]) == (1, 81)} == {sum(range(1, 400, 5)) + 1000}
+
+
+def test_every_block_that_is_not_run_says_why_and_there_are_few() -> None:
+    blocks = [block for page in (README, GUIDE) for block in python_blocks(page.read_text(encoding="utf-8"))]
+    assert sum(block.runs for block in blocks) >= 8
+    assert sum(not block.runs for block in blocks) <= 1
+
+
+def test_the_finder_of_blocks_tells_languages_and_marks_apart() -> None:
+    text = "```sh\nls\n```\n\n<!-- not run: no -->\n```python\na\n```\n\n```python\nb\n```\n"
+    assert [(block.code, block.line, block.runs) for block in python_blocks(text)] == [
+        ("a\n", 6, False),
+        ("b\n", 10, True),
+    ]
+
+
+MODULES = [module.name for module in pkgutil.walk_packages(penstock.__path__, "penstock.")]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_examples_in_docstrings_hold(name: str) -> None:
+    assert doctest.testmod(importlib.import_module(name)).failed == 0
+
+
+# --- tables and links ----------------------------------------------------------------------------------------------
+
+
+def test_the_page_of_errors_is_what_the_catalogue_says() -> None:
+    """Renew it with ``python -m penstock.errors_doc > docs/errors.md``."""
+    assert (ROOT / "docs" / "errors.md").read_text(encoding="utf-8") == errors_page()
+
+
+def test_the_page_of_errors_names_every_code() -> None:
+    assert set(catalogue()) - set(re.findall(r"PEN-\d{3}", errors_page())) == set()
+
+
+def test_codes_in_the_documents_exist() -> None:
+    named = {code for page in PAGES for code in re.findall(r"PEN-\d{3}", page.read_text(encoding="utf-8"))}
+    assert named - set(catalogue()) == set()
+
+
+def test_the_table_of_options_has_every_option_with_its_default() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| (?:`([^`]+)`)? ?\|", _section("## Options"), re.MULTILINE)
+    defaults = {name: ast.literal_eval(text) for name, text in rows if text}
+    assert [name for name, _ in rows] == [option.name for option in fields(Config)]
+    assert set(defaults) == {option.name for option in fields(Config)} - {"checkpoint"}
+    assert Config.of("folder", **defaults) == Config(checkpoint="folder")
+
+
+def _section(heading: str) -> str:
+    return GUIDE.read_text(encoding="utf-8").split(f"\n{heading}\n")[1].split("\n## ")[0]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    lost = []
+    for path, anchor in _LINK.findall(page.read_text(encoding="utf-8")):
+        target = page if not path else (page.parent / path).resolve()
+        if not target.exists() or (anchor and anchor not in _anchors(target)):
+            lost.append(f"{path}#{anchor}")
+    assert lost == []
+
+
+def _anchors(page: Path) -> set[str]:
+    """As GitHub makes them of headings."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("name", penstock.__all__)
+def test_every_public_name_is_in_the_guide_or_the_readme(name: str) -> None:
+    text = README.read_text(encoding="utf-8") + GUIDE.read_text(encoding="utf-8")
+    assert re.search(rf"\b{name}\b", text)

@@ -1,0 +1,235 @@
+"""Queries that stop, go on, rescale and move, on real Spark with a real table."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+import penstock as pen
+from penstock.engine.checkpoints import Checkpoints
+from penstock.errors import SourceMismatch, TablePositionMismatch
+from penstock.protocol.ids import CheckpointId
+from penstock.sinks.paimon_open import open_table
+from penstock.store import open_store
+from tests.spark.streams import (
+    Milestone,
+    Slow,
+    assert_numbered_exactly_once,
+    deep,
+    epochs,
+    finish,
+    numbered,
+    paimon,
+    rows_in,
+    start_until,
+    stream,
+    write_files,
+)
+
+
+def slow_output(spark: SparkSession, tmp_path: Path) -> pen.Output:
+    source = pen.read(stream(spark, tmp_path / "in"))
+    return source.key_by("user").process(Slow, name="slow").write(paimon(tmp_path))
+
+
+def quick_output(spark: SparkSession, tmp_path: Path) -> pen.Output:
+    source = pen.read(stream(spark, tmp_path / "in"))
+    return source.map_batches(lambda batch: batch, name="same").write(paimon(tmp_path))
+
+
+def numbers_in(tmp_path: Path) -> list[int]:
+    return sorted(row["number"] for row in rows_in(tmp_path))
+
+
+def test_in_flight_data_survives_stop_and_restart_at_another_parallelism(spark: SparkSession, tmp_path: Path) -> None:
+    """A8, A11, B1, B2, B3, B6."""
+    write_files(tmp_path / "in", numbered(1200, 2))
+    place = tmp_path / "checkpoint"
+    for parallelism, enough in ((3, deep), (1, lambda event: event.rows_in_flight > 0)):
+        query = start_until(slow_output(spark, tmp_path), enough, checkpoint=place, parallelism=parallelism)
+        query.stop()
+        assert query.manifest().rows_in_flight > 0, "stop() does not drain"
+        assert query.manifest().parallelism == {"slow": parallelism}
+    events = finish(slow_output(spark, tmp_path), checkpoint=place, parallelism=4)
+    assert epochs(events)[0].rows_processed > 0
+    assert_numbered_exactly_once(rows_in(tmp_path), 2400)
+
+
+def test_a_query_is_rescaled_while_it_runs(spark: SparkSession, tmp_path: Path) -> None:
+    """B2."""
+    write_files(tmp_path / "in", numbered(1500, 2))
+    rescaled = Milestone(lambda event: event.parallelism == {"slow": 4} and event.rows_in_flight > 0)
+    started = Milestone(deep)
+    query = slow_output(spark, tmp_path).start(
+        tmp_path / "checkpoint",
+        parallelism=1,
+        epoch="200 ms",
+        trigger="available_now",
+        listeners=(started, rescaled),
+    )
+    started.wait(query)
+    query.rescale(4)
+    rescaled.wait(query)
+    query.rescale({"slow": 2})
+    assert query.await_termination(120)
+    assert query.manifest().parallelism == {"slow": 2}
+    assert_numbered_exactly_once(rows_in(tmp_path), 3000)
+
+
+def test_stop_with_drain_leaves_nothing_in_flight_and_the_rest_for_the_restart(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """A11."""
+    write_files(tmp_path / "in", numbered(800, 4))
+    place = tmp_path / "checkpoint"
+    query = start_until(slow_output(spark, tmp_path), deep, checkpoint=place, parallelism=2)
+    query.stop(drain=True)
+    assert query.manifest().rows_in_flight == 0
+    taken = query.manifest().edges["source-to-slow"].accepted
+    assert 0 < taken < 3200
+    assert_numbered_exactly_once(rows_in(tmp_path), taken)
+    finish(slow_output(spark, tmp_path), checkpoint=place, parallelism=2)
+    assert_numbered_exactly_once(rows_in(tmp_path), 3200)
+
+
+def test_a_query_that_waits_for_input_stops_and_goes_on(spark: SparkSession, tmp_path: Path) -> None:
+    """A9, A11: without available_now; nothing is offered when it is asked to stop."""
+    write_files(tmp_path / "in", numbered(100, 1))
+    place = tmp_path / "checkpoint"
+    for files in (1, 2):
+        query = start_until(
+            quick_output(spark, tmp_path), lambda event: event.rows_out == 100, checkpoint=place, trigger="100 ms"
+        )
+        query.stop()
+        assert numbers_in(tmp_path) == list(range(100 * files))
+        write_files(tmp_path / "in", numbered(100, 2)[1:], first=files)
+
+
+# -- the source --------------------------------------------------------------------------------------------------------
+
+
+def finished(spark: SparkSession, tmp_path: Path) -> Path:
+    """A checkpoint after three micro-batches of 50 rows."""
+    write_files(tmp_path / "in", numbered(50, 3))
+    finish(quick_output(spark, tmp_path), checkpoint=tmp_path / "checkpoint", parallelism=2)
+    return tmp_path / "checkpoint"
+
+
+def forget(place: Path, log: str, batch_id: int) -> None:
+    for path in (place / "source" / log).glob(f"*{batch_id}*"):
+        path.unlink()
+
+
+def add_file(tmp_path: Path) -> None:
+    write_files(tmp_path / "in", numbered(50, 4)[3:], first=3)
+
+
+def test_a_micro_batch_that_spark_replays_is_taken_once(spark: SparkSession, tmp_path: Path) -> None:
+    """A12: the driver died after our checkpoint and before Spark's commit log."""
+    place = finished(spark, tmp_path)
+    forget(place, "commits", 2)
+    add_file(tmp_path)
+    events = finish(quick_output(spark, tmp_path), checkpoint=place, parallelism=2)
+    assert [event.batch_id for event in epochs(events)] == [3]
+    assert numbers_in(tmp_path) == list(range(200))
+
+
+def test_a_source_that_lags_behind_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """A12."""
+    place = finished(spark, tmp_path)
+    for batch_id in (1, 2):
+        forget(place, "commits", batch_id)
+        forget(place, "offsets", batch_id)
+    with pytest.raises(SourceMismatch, match=r"micro-batch 1, checkpoint .* ends with micro-batch 2: it is older"):
+        finish(quick_output(spark, tmp_path), checkpoint=place, parallelism=2)
+    assert numbers_in(tmp_path) == list(range(150))
+
+
+def test_a_source_that_is_ahead_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """A12: another query took a micro-batch with the same source folder; its rows would be missing."""
+    place = finished(spark, tmp_path)
+    add_file(tmp_path)
+    plain = stream(spark, tmp_path / "in").writeStream.foreachBatch(lambda frame, batch_id: None)
+    plain.option("checkpointLocation", str(place / "source")).trigger(availableNow=True).start().awaitTermination()
+    write_files(tmp_path / "in", numbered(50, 5)[4:], first=4)
+    with pytest.raises(SourceMismatch, match=r"offers micro-batch 4, .* micro-batch 2: batches in between are missing"):
+        finish(quick_output(spark, tmp_path), checkpoint=place, parallelism=2)
+    assert numbers_in(tmp_path) == list(range(150))
+
+
+@pytest.mark.parametrize("instead", ["nothing", "another query's"])
+def test_a_foreign_source_folder_is_refused(spark: SparkSession, tmp_path: Path, instead: str) -> None:
+    """A12: it would begin again at the first file."""
+    place = finished(spark, tmp_path)
+    shutil.rmtree(place / "source")
+    if instead != "nothing":
+        other = pen.read(stream(spark, tmp_path / "in")).write(paimon(tmp_path, "shop.other"))
+        finish(other, checkpoint=tmp_path / "other", parallelism=1)
+        (tmp_path / "other" / "source").rename(place / "source")
+        add_file(tmp_path)
+    with pytest.raises(SourceMismatch, match="it belongs to the streaming query"):
+        finish(quick_output(spark, tmp_path), checkpoint=place, parallelism=2)
+    assert numbers_in(tmp_path) == list(range(150))
+
+
+# -- checkpoints -------------------------------------------------------------------------------------------------------
+
+
+def test_an_older_checkpoint_goes_on_once_the_table_was_rolled_back_to_it(spark: SparkSession, tmp_path: Path) -> None:
+    """B1, C4: without the roll-back its rows would be written twice, so it is refused."""
+    place = finished(spark, tmp_path)
+    older = 3
+    with pytest.raises(TablePositionMismatch, match=f"knows only of {older}"):
+        finish(quick_output(spark, tmp_path), checkpoint=place, parallelism=2, restore=older)
+    pending = Checkpoints(open_store(str(place))).read(CheckpointId(older)).source.batch_id
+    assert pending == 1
+    open_table(str(tmp_path / "lake"), "shop.rows").rollback_to(2)
+    assert numbers_in(tmp_path) == list(range(100))
+    events = finish(quick_output(spark, tmp_path), checkpoint=place, parallelism=2, restore=older)
+    assert [event.batch_id for event in epochs(events)] == [2]
+    assert numbers_in(tmp_path) == list(range(150))
+
+
+def test_a_checkpoint_folder_can_be_moved_with_rows_in_flight(spark: SparkSession, tmp_path: Path) -> None:
+    """B1: paths inside are relative."""
+    write_files(tmp_path / "in", numbered(1200, 2))
+    query = start_until(slow_output(spark, tmp_path), deep, checkpoint=tmp_path / "here", parallelism=2)
+    query.stop()
+    assert query.manifest().rows_in_flight > 0
+    shutil.copytree(tmp_path / "here", tmp_path / "there")
+    shutil.rmtree(tmp_path / "here")
+    finish(slow_output(spark, tmp_path), checkpoint=tmp_path / "there", parallelism=3)
+    assert_numbered_exactly_once(rows_in(tmp_path), 2400)
+    assert not (tmp_path / "here").exists()
+
+
+def test_a_damaged_segment_stops_the_query_with_its_name(spark: SparkSession, tmp_path: Path) -> None:
+    """B12: bytes are checked in the subtask; put right again, the query goes on."""
+    write_files(tmp_path / "in", numbered(1500, 1))
+    place = tmp_path / "checkpoint"
+    query = start_until(slow_output(spark, tmp_path), deep, checkpoint=place, parallelism=2)
+    query.stop()
+    files = {path: path.read_bytes() for path in (place / "segments").rglob("*.arrow")}
+    for path, data in files.items():
+        path.write_bytes(data[: len(data) // 2] + bytes([data[len(data) // 2] ^ 1]) + data[len(data) // 2 + 1 :])
+    with pytest.raises(pen.PenstockError, match=r"(?s)PEN-012.*segments/"):
+        finish(slow_output(spark, tmp_path), checkpoint=place, parallelism=2)
+    for path, data in files.items():
+        path.write_bytes(data)
+    finish(slow_output(spark, tmp_path), checkpoint=place, parallelism=2)
+    assert_numbered_exactly_once(rows_in(tmp_path), 1500)
+
+
+def test_an_arrow_reader_of_anybody_reads_a_segment(spark: SparkSession, tmp_path: Path) -> None:
+    write_files(tmp_path / "in", numbered(1500, 1))
+    query = start_until(slow_output(spark, tmp_path), deep, checkpoint=tmp_path / "checkpoint", parallelism=1)
+    query.stop()
+    (path, *_) = (tmp_path / "checkpoint" / "segments").rglob("*.arrow")
+    with pa.OSFile(str(path)) as file:
+        rows = pa.ipc.open_stream(file).read_all()
+    assert rows.column_names[:2] == ["user", "number"]
+    assert rows["number"].to_pylist() == sorted(rows["number"].to_pylist())
