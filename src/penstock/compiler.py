@@ -171,8 +171,9 @@ class _Compiler:
             draft.inputs.append(Edge(self._edge_name(producer, draft), producer, draft.name, keys, schema, True))
             return
         source, index = self._place[upstream]
-        # Results per key stay with their key: order is kept even where the next stage does not ask for keys.
-        keys = keys or getattr(upstream.spec, "keys", ())
+        # Results per key stay with their key, where they still carry it: order is kept though nobody asks for keys.
+        inherited = tuple(getattr(upstream.spec, "keys", ()))
+        keys = keys or (inherited if set(inherited) <= set(schema.names) else ())
         edge = Edge(self._edge_name(source.name, draft), source.name, draft.name, keys, schema, False)
         draft.inputs.append(edge)
         source.targets[index].append(ToEdge(edge))

@@ -36,9 +36,7 @@ SHAPE = PipelineShape(sources={"s": (("a", "int64"),)}, operators={}, edges={}, 
 
 
 def manifest_of(**fields: object) -> Manifest:
-    manifest = first_manifest(
-        identity="i", library="0", format_version=1, max_parallelism=8, shape=SHAPE, created_at="now"
-    )
+    manifest = first_manifest(identity="i", library="0", max_parallelism=8, shape=SHAPE, created_at="now")
     return msgspec.structs.replace(manifest, **fields)
 
 
@@ -234,7 +232,9 @@ def test_a_replay_with_other_offsets_or_of_another_query_is_refused() -> None:
 
 def test_a_takeover_has_the_content_of_its_base_and_the_next_id() -> None:
     base = manifest_of(checkpoint=42, generation=3, parallelism={"s": 4})
-    taken = takeover(base, newest=CheckpointId(50), generation=Generation(4), parallelism={"s": 2}, created_at="later")
+    taken = takeover(
+        base, newest=CheckpointId(50), generation=Generation(4), parallelism={"s": 2}, library="1", created_at="later"
+    )
     assert (taken.checkpoint, taken.parent, taken.generation, taken.parallelism) == (51, 42, 4, {"s": 2})
     assert taken.edges == base.edges
 

@@ -48,7 +48,3 @@ class Cluster(Protocol):
         Raises: `JobFailed`.
         """
         ...
-
-    def cancel(self) -> None:
-        """Ends a running job early; its `run` raises `JobFailed`."""
-        ...

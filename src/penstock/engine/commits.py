@@ -7,6 +7,7 @@ anything else happens.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -28,6 +29,8 @@ from penstock.protocol.ids import CheckpointId, Generation
 from penstock.protocol.manifest import Committable, SinkState
 from penstock.sinks.base import Committer
 
+_log = logging.getLogger("penstock")
+
 TRIES = 5
 FIRST_PAUSE_S = 0.1
 
@@ -40,6 +43,16 @@ class Commit:
     batch: CommitBatch
     receipt: CommitReceipt
     duration_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """A commit of unknown outcome, for events."""
+
+    sink: str
+    batch: CommitBatch
+    attempt: int
+    message: str
 
 
 def agree(name: str, state: SinkState, committer: Committer) -> SinkState:
@@ -81,14 +94,16 @@ class SinkCommits:
         generation: Generation,
         still_leader: Callable[[], bool],
         on_commit: Callable[[Commit], None],
+        on_retry: Callable[[Retry], None],
         on_failure: Callable[[PenstockError], None],
     ) -> None:
         self._name, self._state, self._committer = name, state, committer
         self._generation, self._still_leader = generation, still_leader
-        self._on_commit, self._on_failure = on_commit, on_failure
+        self._on_commit, self._on_retry, self._on_failure = on_commit, on_retry, on_failure
         self._changed = threading.Condition()
         self._ending = False
         self._failures = 0
+        self._discarded: tuple[Committable, ...] = ()
         self._thread = threading.Thread(target=self._run, name=f"penstock-commit-{name}", daemon=True)
 
     def start(self) -> None:
@@ -104,6 +119,12 @@ class SinkCommits:
             self._state = with_pending(self._state, checkpoint, committables)
             self._changed.notify_all()
 
+    def discard(self, committables: tuple[Committable, ...]) -> None:
+        """Has the files of committables removed that no checkpoint holds and none ever will (C5)."""
+        with self._changed:
+            self._discarded += committables
+            self._changed.notify_all()
+
     def finish(self) -> None:
         """Commits what is pending, then ends the thread. A thread that failed has already ended."""
         with self._changed:
@@ -115,18 +136,33 @@ class SinkCommits:
 
     def _run(self) -> None:
         try:
-            while (batch := self._next()) is not None:
-                self._commit(batch)
+            while (work := self._next()) is not None:
+                if isinstance(work, CommitBatch):
+                    self._commit(work)
+                else:
+                    self._remove(work)
         except PenstockError as error:
             self._on_failure(error)
         except BaseException as error:  # a thread must not die in silence (B12)
             self._on_failure(_failed(self._name, error))
 
-    def _next(self) -> CommitBatch | None:
+    def _next(self) -> CommitBatch | tuple[Committable, ...] | None:
         with self._changed:
-            while (batch := next_commit(self._state, self._generation)) is None and not self._ending:
+            while True:
+                if (batch := next_commit(self._state, self._generation)) is not None:
+                    return batch
+                if self._discarded:
+                    discarded, self._discarded = self._discarded, ()
+                    return discarded
+                if self._ending:
+                    return None
                 self._changed.wait()
-            return batch
+
+    def _remove(self, committables: tuple[Committable, ...]) -> None:
+        try:
+            self._committer.abort(committables)
+        except Exception as error:  # files that nobody names are harmless
+            _log.warning("sink %s: files of a failed epoch could not be removed: %s", self._name, error)
 
     def _commit(self, batch: CommitBatch) -> None:
         """Commits a batch, or what the table turns out to miss of it; gives up after too many tries in a row."""
@@ -141,17 +177,18 @@ class SinkCommits:
         except Fenced:
             raise
         except Exception as error:  # unknown outcome, whatever it was: ask the table, then decide anew
-            self._recover(error)
+            self._recover(batch, error)
             return
         self._failures = 0
         with self._changed:
             self._state = acknowledged(self._state, receipt)
         self._on_commit(Commit(self._name, batch, receipt, time.monotonic() - start))
 
-    def _recover(self, error: Exception) -> None:
+    def _recover(self, batch: CommitBatch, error: Exception) -> None:
         self._failures += 1
         if self._failures == TRIES:
             raise _failed(self._name, error) from error
+        self._on_retry(Retry(self._name, batch, self._failures, str(error)))
         with self._changed:
             self._changed.wait_for(lambda: self._ending, FIRST_PAUSE_S * 2**self._failures)
         agreed = agree(self._name, self.state, self._committer)
@@ -186,6 +223,10 @@ class CommitCoordinator:
     def published(self, checkpoint: CheckpointId, committables: Mapping[str, tuple[Committable, ...]]) -> None:
         for name, sink in self._sinks.items():
             sink.published(checkpoint, committables.get(name, ()))
+
+    def discard(self, committables: Mapping[str, tuple[Committable, ...]]) -> None:
+        for name, unwanted in committables.items():
+            self._sinks[name].discard(unwanted)
 
     def uncommitted(self) -> int:
         """Checkpoints that wait at the slowest sink."""

@@ -56,6 +56,7 @@ class EpochRunner:
     parallelism: dict[str, int]
     epoch_s: float | None
     now: Callable[[], str]
+    discard: Callable[[Mapping[str, tuple[Committable, ...]]], None] = field(default=lambda _: None)
     pace: Pace = field(default_factory=Pace)
 
     def run(self, batch: OfferedBatch | None, sinks: Callable[[], Mapping[str, SinkState]]) -> EpochResult:
@@ -66,13 +67,19 @@ class EpochRunner:
         started = time.monotonic()
         draft = Draft(edges=self.manifest.edges, state=self.manifest.state)
         reports: list[SubtaskReport] = []
-        for index, stage in enumerate(self.pipeline.stages):
-            plan = self._plan(stage, draft, batch, started, len(self.pipeline.stages) - index)
-            if plan.launched():
-                answers = self._run_stage(stage, plan, batch)
-                draft = absorb(draft, plan, answers)
-                reports += answers
-        self._check(draft)
+        try:
+            for index, stage in enumerate(self.pipeline.stages):
+                plan = self._plan(stage, draft, batch, started, len(self.pipeline.stages) - index)
+                if plan.launched():
+                    answers = self._run_stage(stage, plan, batch)
+                    reports += answers
+                    self._accept(plan, answers)
+                    draft = absorb(draft, plan, answers)
+            self._check(draft)
+        except Exception:
+            # Nothing was published, so nothing of this epoch will ever be committed.
+            self.discard(_committables(reports))
+            raise
         publishing = time.monotonic()
         manifest = self._next_manifest(draft, batch, sinks())
         manifest_bytes = self.checkpoints.publish(manifest)
@@ -116,19 +123,22 @@ class EpochRunner:
     def _run_stage(self, stage: Stage, plan: StagePlan, batch: OfferedBatch | None) -> list[SubtaskReport]:
         started = time.monotonic()
         reports = self.cluster.run(StageJob(stage, plan, batch))
+        self.pace.observe(stage.name, plan, time.monotonic() - started, self.cluster.slots, reports)
+        return reports
+
+    def _accept(self, plan: StagePlan, reports: Sequence[SubtaskReport]) -> None:
+        """Raises: the error of a subtask that failed; `LostReport`."""
         for report in reports:
             if report.failure is not None:
                 raise PenstockError.from_report(report.failure)
         missing = missing_reports(plan, reports)
         if missing:
             raise LostReport(
-                f"stage {stage.name}, checkpoint {plan.checkpoint}: subtasks {list(missing)} of {plan.parallelism} "
+                f"stage {plan.stage}, checkpoint {plan.checkpoint}: subtasks {list(missing)} of {plan.parallelism} "
                 f"gave no report or more than one ({len(reports)} reports for {len(plan.launched())} launched)",
                 cause="Spark left partitions out or merged them: adaptive execution, or another partitioning",
-                next_step="keep spark.sql.adaptive.enabled=false for this query (pen.spark_conf()), then start again",
+                next_step="set spark.sql.adaptive.enabled=false in the session, then start again",
             )
-        self.pace.observe(stage.name, plan, time.monotonic() - started, self.cluster.slots, reports)
-        return reports
 
     def _check(self, draft: Draft) -> None:
         """Conservation, before anything is published (A7)."""
@@ -164,3 +174,11 @@ def _position(batch: OfferedBatch) -> SourcePosition:
 
 def rows_consumed(reports: Sequence[SubtaskReport]) -> int:
     return sum(part.consumed for report in reports for part in report.inputs)
+
+
+def _committables(reports: Sequence[SubtaskReport]) -> dict[str, tuple[Committable, ...]]:
+    found: dict[str, tuple[Committable, ...]] = {}
+    for report in reports:
+        for sink in report.sinks:
+            found[sink.sink] = (*found.get(sink.sink, ()), *sink.committables)
+    return found

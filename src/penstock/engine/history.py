@@ -7,10 +7,19 @@ import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from penstock.engine.commits import Commit
+from penstock.engine.commits import Commit, Retry
 from penstock.engine.epochs import EpochResult, rows_consumed
-from penstock.observe.events import BytesWritten, Committed, EpochPublished, Event, encode_event
+from penstock.observe.events import (
+    BytesWritten,
+    CommitRetried,
+    Committed,
+    EpochKind,
+    EpochPublished,
+    Event,
+    encode_event,
+)
 from penstock.protocol.ids import BatchId, CheckpointId, SinkName, StageName
+from penstock.protocol.manifest import Manifest
 from penstock.store.base import Store
 
 EVENTS = "events.jsonl"
@@ -28,7 +37,7 @@ class History:
 
     def __init__(self, store: Store, listeners: tuple[Listener, ...] = ()) -> None:
         self._store, self._listeners = store, listeners
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a listener may rescale the query, which is an event too
         self._last: EpochPublished | None = None
 
     @property
@@ -50,7 +59,12 @@ class History:
                     _log.exception("a listener failed on %s", type(event).__name__)
 
 
-def epoch_event(result: EpochResult) -> EpochPublished:
+def takeover_event(manifest: Manifest) -> EpochPublished:
+    """The first checkpoint of a run: nothing was processed yet, but everything in flight is in it (B6)."""
+    return epoch_event(EpochResult(manifest, {}, (), None, 0.0, 0.0, 0), kind="takeover")
+
+
+def epoch_event(result: EpochResult, kind: EpochKind | None = None) -> EpochPublished:
     manifest, reports = result.manifest, result.reports
     inputs = [part for report in reports for part in report.inputs]
     outputs = [part for report in reports for part in report.outputs]
@@ -61,7 +75,7 @@ def epoch_event(result: EpochResult) -> EpochPublished:
     return EpochPublished(
         at=utc_now(),
         checkpoint=CheckpointId(manifest.checkpoint),
-        kind="drain" if result.batch is None else "ingest",
+        kind=kind or ("drain" if result.batch is None else "ingest"),
         batch_id=None if result.batch is None else BatchId(result.batch.batch_id),
         rows_in=sum(part.live_accepted for part in inputs),
         rows_processed=rows_consumed(reports),
@@ -94,4 +108,15 @@ def commit_event(commit: Commit) -> Committed:
         rows=sum(pending.rows for pending in commit.batch.pending),
         files=commit.receipt.files,
         duration_s=commit.duration_s,
+    )
+
+
+def retry_event(retry: Retry) -> CommitRetried:
+    return CommitRetried(
+        at=utc_now(),
+        sink=SinkName(retry.sink),
+        first=CheckpointId(retry.batch.pending[0].checkpoint),
+        last=CheckpointId(retry.batch.pending[-1].checkpoint),
+        attempt=retry.attempt,
+        message=retry.message,
     )

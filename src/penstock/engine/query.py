@@ -100,11 +100,15 @@ class Query:
     def stop(self, *, drain: bool = False) -> None:
         """Ends the query after its running epoch; with `drain`, after everything in flight was processed.
 
+        Called from a listener it only asks for the end and returns at once.
+
         Raises: the `PenstockError` that ended the query before.
         """
         self._drained = drain
         self._stopping = True
         self._loop.request_stop(drain=drain)
+        if threading.current_thread().name.startswith("penstock-"):
+            return  # called by a listener: waiting for our own thread would never end
         self._ended.wait()
         error = self.exception()
         if error is not None:
@@ -114,6 +118,7 @@ class Query:
 
     def begin(self, coordinator: CommitCoordinator, collector: Collector) -> None:
         self._coordinator, self._collector = coordinator, collector
+        self._runner.discard = coordinator.discard
         events = LoopEvents(published=self._on_published, failed=self._on_failed, waiting=self._on_waiting)
         self._loop = EpochLoop(self._runner, coordinator, self._config, events)
         collector.start()

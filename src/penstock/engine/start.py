@@ -18,13 +18,13 @@ from penstock.engine.collect import Collector
 from penstock.engine.commits import Commit, CommitCoordinator, SinkCommits, agree
 from penstock.engine.epochs import EpochRunner
 from penstock.engine.feed import Feed
-from penstock.engine.history import History, Listener, commit_event, utc_now
+from penstock.engine.history import History, Listener, commit_event, retry_event, takeover_event, utc_now
 from penstock.engine.query import Query
 from penstock.errors import CheckpointMismatch, ConfigError, Fenced
 from penstock.graph import Pipeline
 from penstock.observe.events import QueryStarted
 from penstock.protocol.ids import CheckpointId, Generation, StageName
-from penstock.protocol.manifest import FORMAT_VERSION, Manifest
+from penstock.protocol.manifest import Manifest
 from penstock.protocol.recover import Comparison, compare_shapes, first_manifest, takeover
 from penstock.sinks.base import Committer
 from penstock.store import open_store
@@ -42,25 +42,13 @@ class Surroundings:
 def start_query(
     pipeline: Pipeline, config: Config, surroundings: Surroundings, listeners: tuple[Listener, ...] = ()
 ) -> Query:
-    """Raises: any `PenstockError`; the checkpoint and the tables are then as they were."""
+    """Raises: any `PenstockError`; the checkpoint is then as it was, and at most an empty table was made."""
     parallelism = resolve_parallelism(pipeline, config.parallelism, config)
     store = open_store(config.checkpoint)
     checkpoints = Checkpoints(store)
-    base = _base(checkpoints, pipeline, config)
-    for binding in pipeline.sinks():
-        binding.sink.check(binding.schema)
-    committers = {
-        binding.name: binding.sink.open_committer(commit_user(base.identity, binding.name))
-        for binding in pipeline.sinks()
-    }
-    for name, committer in committers.items():
-        agree(name, base.sinks[name], committer)
-    checkpoints.verify_files(base)
-
-    generation = checkpoints.claim_generation(
-        Driver(socket.gethostname(), os.getpid(), utc_now(), penstock.__version__)
-    )
-    manifest = _take_over(checkpoints, base, config, generation, parallelism)
+    while (owned := _own(checkpoints, pipeline, config, parallelism)) is None:
+        pass
+    manifest, generation = owned.manifest, owned.generation
     history = History(store, listeners)
     name = config.name or PurePosixPath(store.url).name
     history.record(
@@ -68,14 +56,15 @@ def start_query(
             at=utc_now(),
             name=name,
             generation=generation,
-            restored=CheckpointId(base.checkpoint) if base.checkpoint else None,
+            restored=CheckpointId(manifest.parent) if manifest.parent is not None else None,
             parallelism={StageName(stage): count for stage, count in parallelism.items()},
             max_parallelism=manifest.max_parallelism,
             version=penstock.__version__,
         )
     )
+    history.record(takeover_event(manifest))
     feed = surroundings.feed(store)
-    if manifest.parent != manifest.checkpoint - 1 and manifest.parent is not None:
+    if manifest.source.rewind:
         feed.rewind(manifest.source.batch_id)
     runner = EpochRunner(
         pipeline=pipeline,
@@ -88,10 +77,41 @@ def start_query(
         now=utc_now,
     )
     query = Query(name=name, pipeline=pipeline, config=config, runner=runner, feed=feed, history=history)
-    coordinator = _coordinator(query, checkpoints, manifest, committers, generation, history)
+    coordinator = _coordinator(query, checkpoints, owned, history)
     collector = Collector(checkpoints, generation, config.retain, query.on_collector_failure)
     query.begin(coordinator, collector)
     return query
+
+
+@dataclass(frozen=True, slots=True)
+class _Owned:
+    """A checkpoint folder that this driver has taken over."""
+
+    manifest: Manifest
+    generation: Generation
+    committers: dict[str, Committer]
+
+
+def _own(checkpoints: Checkpoints, pipeline: Pipeline, config: Config, parallelism: dict[str, int]) -> _Owned | None:
+    """Refuses what does not fit, then takes over. None when another driver was faster: look at everything again."""
+    base = _base(checkpoints, pipeline, config)
+    committers = _committers(pipeline, base)
+    checkpoints.verify_files(base)
+    driver = Driver(socket.gethostname(), os.getpid(), utc_now(), penstock.__version__)
+    generation = checkpoints.claim_generation(driver)
+    manifest = _take_over(checkpoints, base, config, generation, parallelism)
+    return None if manifest is None else _Owned(manifest, generation, committers)
+
+
+def _committers(pipeline: Pipeline, base: Manifest) -> dict[str, Committer]:
+    """One per sink, on tables that fit the stream and agree with the checkpoint."""
+    committers = {}
+    for binding in pipeline.sinks():
+        binding.sink.check(binding.schema)
+        committer = binding.sink.open_committer(commit_user(base.identity, binding.name))
+        agree(binding.name, base.sinks[binding.name], committer)
+        committers[binding.name] = committer
+    return committers
 
 
 def commit_user(identity: str, sink: str) -> str:
@@ -131,7 +151,6 @@ def _base(checkpoints: Checkpoints, pipeline: Pipeline, config: Config) -> Manif
         return first_manifest(
             identity=uuid.uuid4().hex,
             library=penstock.__version__,
-            format_version=FORMAT_VERSION,
             max_parallelism=config.max_parallelism,
             shape=shape,
             created_at=utc_now(),
@@ -161,14 +180,25 @@ def _misfit(stored: Manifest, url: str, rows: tuple[Comparison, ...]) -> Checkpo
 
 def _take_over(
     checkpoints: Checkpoints, base: Manifest, config: Config, generation: Generation, parallelism: dict[str, int]
-) -> Manifest:
-    """Publishes the first manifest of this generation; an older driver may get one more in before."""
+) -> Manifest | None:
+    """Publishes the first manifest of this generation; an older driver may get one more in before.
+
+    None when another driver made the folder its own in the meantime: then everything has to be looked at again.
+    """
     while True:
         newest = checkpoints.newest()
+        if newest is not None and newest.identity != base.identity:
+            return None
         if newest is not None and config.restore is None:
             base = newest
-        last = CheckpointId(newest.checkpoint if newest is not None else 0)
-        manifest = takeover(base, newest=last, generation=generation, parallelism=parallelism, created_at=utc_now())
+        manifest = takeover(
+            base,
+            newest=CheckpointId(newest.checkpoint if newest is not None else 0),
+            generation=generation,
+            parallelism=parallelism,
+            library=penstock.__version__,
+            created_at=utc_now(),
+        )
         try:
             checkpoints.publish(manifest)
         except Fenced:
@@ -181,9 +211,7 @@ def _take_over(
 def _coordinator(
     query: Query,
     checkpoints: Checkpoints,
-    manifest: Manifest,
-    committers: dict[str, Committer],
-    generation: Generation,
+    owned: _Owned,
     history: History,
 ) -> CommitCoordinator:
     """Asks each table again, now that no older driver can publish, and leaves the rest to the sinks' threads."""
@@ -196,13 +224,14 @@ def _coordinator(
         {
             name: SinkCommits(
                 name,
-                agree(name, manifest.sinks[name], committer),
+                agree(name, owned.manifest.sinks[name], committer),
                 committer,
-                generation=generation,
-                still_leader=lambda: not checkpoints.superseded(generation),
+                generation=owned.generation,
+                still_leader=lambda: not checkpoints.superseded(owned.generation),
                 on_commit=committed,
+                on_retry=lambda retry: history.record(retry_event(retry)),
                 on_failure=query.fail,
             )
-            for name, committer in committers.items()
+            for name, committer in owned.committers.items()
         }
     )

@@ -120,6 +120,8 @@ class SourcePosition(_Value, frozen=True, kw_only=True):
     batch_id: int | None = None
     offsets_digest: str | None = None
     query_id: str | None = None
+    rewind: bool = False
+    """The source's own checkpoint may be ahead, because an older checkpoint was restored on purpose."""
 
 
 class OperatorShape(_Value, frozen=True, kw_only=True):

@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 
 from penstock.protocol.ids import BatchId, CheckpointId, Generation
-from penstock.protocol.manifest import EdgeState, Manifest, PipelineShape, SinkState, SourcePosition
+from penstock.protocol.manifest import FORMAT_VERSION, EdgeState, Manifest, PipelineShape, SinkState, SourcePosition
 
 Verdict = Literal["same", "new", "missing", "incompatible"]
 
@@ -100,11 +100,11 @@ def judge_batch(
 
 
 def first_manifest(
-    *, identity: str, library: str, format_version: int, max_parallelism: int, shape: PipelineShape, created_at: str
+    *, identity: str, library: str, max_parallelism: int, shape: PipelineShape, created_at: str
 ) -> Manifest:
     """The empty checkpoint a new query starts from; it is never published itself."""
     return Manifest(
-        format=format_version,
+        format=FORMAT_VERSION,
         library=library,
         identity=identity,
         checkpoint=0,
@@ -122,15 +122,26 @@ def first_manifest(
 
 
 def takeover(
-    base: Manifest, *, newest: CheckpointId, generation: Generation, parallelism: Mapping[str, int], created_at: str
+    base: Manifest,
+    *,
+    newest: CheckpointId,
+    generation: Generation,
+    parallelism: Mapping[str, int],
+    library: str,
+    created_at: str,
 ) -> Manifest:
     """The first checkpoint of a new driver: the same content under its generation.
 
     Publishing it takes the next id, so an older driver that still runs can publish nothing more: its next manifest
-    would need the same name (C9). `newest` differs from `base` when an older checkpoint is restored.
+    would need the same name (C9). `newest` differs from `base` when an older checkpoint is restored; the source is
+    then ahead and has to be rewound, which the manifest remembers until the next micro-batch is ingested.
     """
+    rewind = base.source.rewind or base.checkpoint != newest
     return msgspec.structs.replace(
         base,
+        format=FORMAT_VERSION,
+        library=library,
+        source=msgspec.structs.replace(base.source, rewind=rewind),
         checkpoint=newest + 1,
         parent=base.checkpoint or None,
         generation=int(generation),

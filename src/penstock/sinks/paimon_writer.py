@@ -88,6 +88,6 @@ def _failed(path: str, error: Exception) -> PenstockError:
     return local.storage_error(error, path) or SubtaskFailed(
         f"the writer of table {path} failed: {type(error).__name__}: {error}",
         cause="pypaimon cannot write these rows, or its storage failed",
-        next_step="the epoch is tried again; if it fails each time, look at the rows that the message names",
+        next_step="look at the rows or the storage named above, then start again: nothing published was lost",
         path=path,
     )

@@ -8,7 +8,6 @@ shuffle: a stage cut by time is not deterministic.
 from __future__ import annotations
 
 import hashlib
-import threading
 
 import msgspec
 from pyspark import cloudpickle
@@ -33,7 +32,6 @@ class SparkCluster:
         self._group = f"penstock-{name}-{id(self):x}"
         self._name = name
         self._stages: dict[str, tuple[bytes, str]] = {}
-        self._cancelled = threading.Event()
 
     @property
     def slots(self) -> int:
@@ -54,9 +52,6 @@ class SparkCluster:
         except Exception as error:
             raise JobFailed(f"stage {plan.stage}, checkpoint {plan.checkpoint}: {_brief(error)}") from error
         return [decode_report(report) for report in reports]
-
-    def cancel(self) -> None:
-        self._context.cancelJobGroup(self._group)
 
     def _work(self, stage: Stage, plan: StagePlan) -> Work:
         if stage.name not in self._stages:

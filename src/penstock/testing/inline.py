@@ -54,9 +54,6 @@ class InlineCluster:
         reports = [self._run_one(job, subtask.subtask) for subtask in job.plan.launched()]
         return self.rewrite([msgspec.json.decode(msgspec.json.encode(r), type=SubtaskReport) for r in reports])
 
-    def cancel(self) -> None:
-        """Nothing runs in the background."""
-
     def _run_one(self, job: StageJob, subtask: int) -> SubtaskReport:
         live = None
         if job.plan.live and job.batch is not None:
