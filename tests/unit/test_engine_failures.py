@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
+from collections import Counter
 from pathlib import Path
 
 import msgspec
+import pyarrow as pa
 import pytest
 
 import penstock as pen
+from penstock.engine.checkpoints import Checkpoints, Driver
 from penstock.engine.cluster import StageJob
+from penstock.engine.query import Query
 from penstock.errors import (
     ConservationError,
     Fenced,
     LostReport,
     StageFailed,
 )
-from penstock.observe.events import Event
-from penstock.testing.inline import InlineCluster, InlineRun
-from penstock.testing.tables import memory_table
+from penstock.observe.events import EpochPublished, Event
+from penstock.protocol.ids import Generation
+from penstock.testing.inline import InlineCluster, InlineFeed, InlineRun, stream_of
+from penstock.testing.tables import Memory, MemoryCommitter, memory_table
 from tests.unit.engine_jobs import (
+    SCHEMA,
     FakeClock,
     assert_exact,
     batches_of,
     crash_in_job,
     epochs,
+    finished,
     keyed_slow,
 )
 
@@ -170,3 +178,91 @@ def test_slow_commits_do_not_hold_up_epochs_until_the_bound(tmp_path: Path, cloc
     query.await_termination(30)
     assert_exact(table, 450)
     assert len(memory_table(table).snapshots) <= 8
+
+
+def test_two_drivers_that_start_on_an_empty_folder_commit_under_one_identity(
+    tmp_path: Path, clock: FakeClock, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C9: the second driver finds the folder empty, then loses the race for the first manifest."""
+    raced: list[Query] = []
+    original = Checkpoints.claim_generation
+
+    def claim(self: Checkpoints, driver: Driver) -> Generation:
+        monkeypatch.setattr(Checkpoints, "claim_generation", original)
+        rival = InlineRun(batches_of(200, 3), clock).start(keyed_slow(clock, table, 0), checkpoint=tmp_path)
+        rival.await_termination(30)
+        raced.append(rival)
+        return original(self, driver)
+
+    monkeypatch.setattr(Checkpoints, "claim_generation", claim)
+    run = InlineRun(batches_of(200, 5), clock, accepted=[0, 1, 2])
+    run.start(keyed_slow(clock, table, 0), checkpoint=tmp_path).await_termination(30)
+    assert raced
+    assert_exact(table, 1000)
+    assert len({snapshot.user for snapshot in memory_table(table).snapshots}) == 1
+
+
+def test_a_crash_between_takeover_and_rewind_of_the_source_is_made_up_for(
+    tmp_path: Path, clock: FakeClock, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B1: an older checkpoint was restored; the source must go back with it, at the latest at the next start."""
+    run = finished(tmp_path, clock, table)
+    del memory_table(table).snapshots[1:]
+    with monkeypatch.context() as patch:
+        patch.setattr(InlineFeed, "rewind", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            run.start(keyed_slow(clock, table, 0), checkpoint=tmp_path, restore=2)
+    run.start(keyed_slow(clock, table, 0), checkpoint=tmp_path).await_termination(30)
+    assert_exact(table, 600)
+
+
+def test_a_listener_may_rescale_and_stop_the_query(tmp_path: Path, clock: FakeClock, table: str) -> None:
+    """B12: nothing hangs."""
+    box: list[Query] = []
+    ready = threading.Event()
+
+    def listen(event: Event) -> None:
+        if isinstance(event, EpochPublished) and event.kind == "ingest":
+            ready.wait()
+            box[0].rescale(3)
+            box[0].stop()
+
+    output = keyed_slow(clock, table, 0)
+    box.append(InlineRun(batches_of(100, 9), clock).start(output, checkpoint=tmp_path, listeners=(listen,)))
+    ready.set()
+    assert box[0].await_termination(30)
+
+
+def test_files_of_an_epoch_that_failed_are_removed_from_the_table(
+    tmp_path: Path, clock: FakeClock, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C5: its committables are never committed."""
+    removed: list[int] = []
+    monkeypatch.setattr(MemoryCommitter, "abort", lambda _, committables: removed.append(len(committables)))
+    seen = itertools.count()
+
+    def prepare(cluster: InlineCluster) -> None:
+        cluster.rewrite = lambda reports: reports[1:] if next(seen) == 1 else reports
+
+    run = InlineRun(batches_of(200, 3), clock, prepare=prepare)
+    with pytest.raises(LostReport):
+        run.start(keyed_slow(clock, table, 0), checkpoint=tmp_path).await_termination(30)
+    assert removed == [3]
+    run.prepare = lambda _: None
+    run.start(keyed_slow(clock, table, 0), checkpoint=tmp_path).await_termination(30)
+    assert_exact(table, 600)
+
+
+def test_results_that_lost_their_key_can_still_be_united(tmp_path: Path, clock: FakeClock, table: str) -> None:
+    """B10."""
+
+    class Numbers(pen.KeyedProcess):
+        output = pa.schema([("number", pa.int64())])
+
+        def process(self, key, rows, state, out):
+            out.emit_many([{"number": row["number"]} for row in rows])
+
+    numbers = stream_of(SCHEMA).key_by("user").process(Numbers, name="numbers")
+    output = numbers.union(numbers, name="twice").write(Memory(table))
+    InlineRun(batches_of(200, 1), clock).start(output, checkpoint=tmp_path).await_termination(30)
+    assert Counter(memory_table(table).rows()["number"].to_pylist()) == Counter(dict.fromkeys(range(200), 2))

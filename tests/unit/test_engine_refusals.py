@@ -206,7 +206,7 @@ def test_the_history_tells_what_happened(tmp_path: Path, clock: FakeClock, table
     names = [type(event).__name__ for event in decode_events((tmp_path / "events.jsonl").read_bytes())]
     assert names[0] == "QueryStarted"
     assert names[-1] == "QueryStopped"
-    assert names.count("EpochPublished") == 3
+    assert names.count("EpochPublished") == 4  # the takeover, and three micro-batches
     assert "Committed" in names
 
 
