@@ -26,6 +26,8 @@ QUERY_SETTINGS = {
     # One partition must stay one subtask.
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+    # Wide rows: what a worker holds must not depend on their number.
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(8 << 20),
     "spark.sql.session.timeZone": "UTC",
 }
 
