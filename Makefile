@@ -38,7 +38,7 @@ lint: setup ## ruff and mypy
 format: setup ## let ruff lay out the code
 	@$(IN_ROOT) .venv/bin/ruff format . && .venv/bin/ruff check --fix --select I .
 
-bench: java setup ## the figures of docs/performance.md; ARGS=throughput for one of them
+bench: java setup ## the figures of docs/performance.md; ARGS=barrier for one of them
 	@$(IN_ROOT) .venv/bin/python -m benchmarks $(ARGS)
 
 kill: java setup ## SIGKILL driver and workers at 50 random moments each, compare the table with the input

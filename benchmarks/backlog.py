@@ -47,8 +47,9 @@ def run(spark: SparkSession, verdicts: Verdicts) -> None:
         publish_s[size] = statistics.median(event.publish_s for event in drains)
         memory[size] = peak.peak_bytes
         verdicts.note(
-            f"{drains[0].bytes_in_flight / 1e6:,.0f} MB in flight in {drains[0].segments_in_flight} segments: a checkpoint "
-            f"writes {written[size]:,} bytes (state and table aside), publish p50 {publish_s[size] * 1000:.1f} ms, "
+            f"{drains[0].bytes_in_flight / 1e6:,.0f} MB in flight in {drains[0].segments_in_flight} segments: "
+            f"a checkpoint writes {written[size]:,} bytes (state and table aside), "
+            f"publish p50 {publish_s[size] * 1000:.1f} ms, "
             f"a worker's peak {memory[size] / 1e6:,.0f} MB"
         )
     smallest, largest = SIZES_MB[0], SIZES_MB[-1]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from penstock.channel.hashing import why_unsupported
+from penstock.channel.hashing import why_no_key
 from penstock.errors import PipelineError
 from penstock.graph import Edge, Pipeline, SinkBinding, Source, Stage, StageNode, Target, ToEdge, ToOperator, ToSink
 from penstock.operators.base import OperatorSpec
@@ -71,7 +71,7 @@ def check_keys(schema: pa.Schema, keys: Sequence[str]) -> tuple[str, ...]:
                 next_step="name an existing column",
                 column=key,
             )
-        why = why_unsupported(schema.field(key).type)
+        why = why_no_key(schema.field(key))
         if why is not None:
             raise PipelineError(
                 f"key column {key!r} has type {schema.field(key).type}: {why}",

@@ -81,9 +81,10 @@ def run_subtask(
 
 
 def _located(error: PenstockError, stage: Stage, subtask: int) -> PenstockError:
-    error.fields.setdefault("stage", stage.name)
-    error.fields.setdefault("subtask", str(subtask))
-    return error
+    """The same error, with the place where it happened in its message too (D8)."""
+    seen = f"{error.seen}\n  where:        stage {stage.name}, subtask {subtask}"
+    fields = {"stage": stage.name, "subtask": str(subtask), **error.fields}
+    return type(error)(seen, cause=error.cause, next_step=error.next_step, **fields)
 
 
 @dataclass(slots=True)

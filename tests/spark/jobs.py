@@ -19,6 +19,8 @@ import penstock as pen
 from tests.spark.streams import busy, paimon, stream
 
 PARALLELISM = 4
+QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""For JVMs that live for seconds."""
 
 
 class Recorded(pen.KeyedProcess):
@@ -61,11 +63,11 @@ def attempts_in(folder: Path) -> dict[int, int]:
 
 
 class KillsExecutor(Recorded):
-    """Twice, in the middle of a subtask, the executor under it is gone."""
+    """Once, in the middle of a subtask, the executor under it is gone, with what it held for the shuffle."""
 
     def meet(self, number):
         busy(0.001)
-        if number in (150, 800) and self.first_time(f"killed at {number}"):
+        if number == 150 and self.first_time("killed"):
             daemon = os.getppid()
             executor = subprocess.check_output(["ps", "-o", "ppid=", "-p", str(daemon)], text=True)
             os.kill(int(executor), signal.SIGKILL)
@@ -95,6 +97,8 @@ def cluster(folder: Path) -> None:
         spark = pen.session(
             master,
             spark_ui_enabled="false",
+            spark_driver_extraJavaOptions=QUICK_START,
+            spark_executor_extraJavaOptions=QUICK_START,
             spark_executor_memory="600m",
             spark_speculation="true",
             spark_speculation_interval="100ms",
@@ -125,25 +129,43 @@ def _standalone() -> Iterator[str]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     master = f"spark://127.0.0.1:{port}"
-    deploy = "org.apache.spark.deploy"
-    commands = [[f"{deploy}.master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", "0"]] + [
-        [f"{deploy}.worker.Worker", "--host", host, "--cores", "1", "--memory", "1g", "--webui-port", "0", master]
-        for host in ("127.0.0.1", "localhost")
-    ]
-    import pyspark
-
-    launcher = str(Path(pyspark.__file__).parent / "bin" / "spark-class")
-    scratch = {"SPARK_WORKER_DIR": os.environ["PENSTOCK_TEST_SCRATCH"], "SPARK_HOME": str(Path(launcher).parents[1])}
-    processes = [
-        subprocess.Popen([launcher, *command], env={**os.environ, **scratch}, stderr=subprocess.DEVNULL)
-        for command in commands
-    ]
+    processes = [_daemon("master.Master", "--host", "127.0.0.1", "--port", str(port))]
     try:
+        _await_port(port)
+        worker = ("worker.Worker", "--cores", "1", "--memory", "1g", master)
+        processes += [_daemon(*worker, "--host", host) for host in ("127.0.0.1", "localhost")]
         yield master
     finally:
         for process in processes:
             process.kill()
             process.wait()
+
+
+def _daemon(name: str, *arguments: str) -> subprocess.Popen[bytes]:
+    import pyspark
+
+    home = Path(pyspark.__file__).parent
+    settings = {
+        "SPARK_HOME": str(home),
+        "SPARK_WORKER_DIR": os.environ["SPARK_LOCAL_DIRS"],
+        "SPARK_DAEMON_MEMORY": "256m",
+        "SPARK_DAEMON_JAVA_OPTS": QUICK_START,
+    }
+    command = [str(home / "bin" / "spark-class"), f"org.apache.spark.deploy.{name}", "--webui-port", "0", *arguments]
+    return subprocess.Popen(command, env={**os.environ, **settings}, stderr=subprocess.DEVNULL)
+
+
+def _await_port(port: int) -> None:
+    """Before the master listens, workers and drivers try in vain and then wait for long."""
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port)).close()
+        except ConnectionRefusedError:
+            assert time.monotonic() < deadline, "no master"
+            time.sleep(0.05)
+        else:
+            return
 
 
 # -- for the parent ----------------------------------------------------------------------------------------------------
@@ -160,7 +182,7 @@ def running(job: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
-        env={**os.environ, "PENSTOCK_TEST_SCRATCH": str(scratch), "SPARK_LOCAL_DIRS": str(scratch)},
+        env={**os.environ, "SPARK_LOCAL_DIRS": str(scratch)},
     )
     try:
         yield process

@@ -35,6 +35,9 @@ _LONG_DECIMAL_PRECISION_MAX = 18
 _VECTOR_BYTES_MAX = 63
 _VECTOR_ROWS_MIN = 256
 
+COLLATION = b"penstock.collation"
+"""Metadata of a column of strings that Spark compares by a collation: in Arrow they look like any others."""
+
 _INFINITY_32 = 0x7F800000
 _INFINITY_64 = 0x7FF0000000000000
 
@@ -66,6 +69,14 @@ def hash_columns(columns: Sequence[pa.Array]) -> npt.NDArray[np.int64]:
 
 def supported_key_type(kind: pa.DataType) -> bool:
     return why_unsupported(kind) is None
+
+
+def why_no_key(column: pa.Field) -> str | None:
+    """Why a column cannot be a key, and what to do instead; None if it can."""
+    collation = (column.metadata or {}).get(COLLATION)
+    if collation is not None:
+        return f"strings that are equal under {collation.decode()} can have different hashes; cast it to plain string"
+    return why_unsupported(column.type)
 
 
 def why_unsupported(kind: pa.DataType) -> str | None:

@@ -7,8 +7,9 @@ from typing import TypeAlias
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema, to_arrow_type
-from pyspark.sql.types import DataType, StructType
+from pyspark.sql.types import DataType, StringType, StructType
 
+from penstock.channel.hashing import COLLATION
 from penstock.errors import PipelineError
 
 SchemaLike: TypeAlias = str | pa.Schema | StructType
@@ -28,7 +29,7 @@ def arrow_schema(schema: SchemaLike) -> pa.Schema:
             cause="a column needs a name and a type",
             next_step='write a schema such as "user bigint, total double"',
         )
-    return to_arrow_schema(struct, timezone="UTC", prefers_large_types=False)
+    return _to_arrow(struct)
 
 
 def arrow_type(text: str | pa.DataType | DataType) -> pa.DataType:
@@ -40,7 +41,16 @@ def arrow_type(text: str | pa.DataType | DataType) -> pa.DataType:
 
 def frame_schema(frame: DataFrame) -> pa.Schema:
     """The columns of a DataFrame as they will arrive in a subtask."""
-    return to_arrow_schema(frame.schema, timezone="UTC", prefers_large_types=False)
+    return _to_arrow(frame.schema)
+
+
+def _to_arrow(struct: StructType) -> pa.Schema:
+    schema = to_arrow_schema(struct, timezone="UTC", prefers_large_types=False)
+    for index, column in enumerate(struct):
+        if isinstance(column.dataType, StringType) and column.dataType != StringType():
+            collation = {COLLATION: column.dataType.collation}
+            schema = schema.set(index, schema.field(index).with_metadata(collation))
+    return schema
 
 
 def _parse(text: str) -> DataType:
