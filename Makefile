@@ -1,5 +1,5 @@
 # Everything runs in .venv, which `setup` makes and renews when pyproject.toml or requirements.lock change.
-# Variables: PYTHON=/path/to/python3.12  TESTS=tests/unit  ARGS="options for the command behind the target"
+# Variables: RUNS=50 SEED=7 (kill)  PYTHON=/path/to/python3.12  TESTS=tests/unit  ARGS="options for the command behind the target"
 
 ROOT := $(patsubst %/,%,$(dir $(lastword $(MAKEFILE_LIST))))
 READY := $(ROOT)/.venv/.penstock-ready
@@ -42,7 +42,7 @@ bench: java setup ## the figures of docs/performance.md; ARGS=barrier for one of
 	@$(IN_ROOT) .venv/bin/python -m benchmarks $(ARGS)
 
 kill: java setup ## SIGKILL driver and workers at 50 random moments each, compare the table with the input
-	@$(IN_ROOT) .venv/bin/python -m benchmarks.kill $(ARGS)
+	@$(IN_ROOT) .venv/bin/python -m benchmarks.kill $(or $(RUNS),50) $(SEED)
 
 clean: ## remove .venv, caches and what runs left behind
 	@$(IN_ROOT) rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist artifacts spark-warehouse \

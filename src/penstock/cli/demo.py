@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -33,7 +34,7 @@ def run_demo(*, clicks: int, folder: Path | None, keep: bool) -> int:
     require_java()
     with _folder(folder, keep=keep) as place:
         started = time.monotonic()
-        _generate(place / "input", clicks)
+        generate(place / "input", clicks)
         click.echo(f"{clicks:,} clicks of {USERS} users, {HOT_SHARE:.0%} of them of one user, in {FILES} files")
         click.echo("\nfirst run, 4 subtasks, a slow operator, epochs of 1 s:")
         if not _run(place, parallelism=4, kill_after=EPOCHS_BEFORE_THE_KILL):
@@ -42,7 +43,7 @@ def run_demo(*, clicks: int, folder: Path | None, keep: bool) -> int:
         click.echo("\nkilled: driver, JVM and Python workers, by SIGKILL. Second run, 3 subtasks:")
         _run(place, parallelism=3, kill_after=None)
         click.echo(f"\n{time.monotonic() - started:.0f} s in all; the table read back:")
-        return _verify(place, clicks)
+        return _show(audit(place, clicks))
 
 
 @contextmanager
@@ -63,7 +64,8 @@ def _folder(folder: Path | None, *, keep: bool) -> Iterator[Path]:
             shutil.rmtree(place, ignore_errors=True)
 
 
-def _generate(folder: Path, clicks: int) -> None:
+def generate(folder: Path, clicks: int) -> None:
+    """Parquet files of clicks, one per micro-batch."""
     folder.mkdir(parents=True)
     rng = np.random.default_rng(42)
     users = np.where(rng.random(clicks) < HOT_SHARE, 0, rng.integers(1, USERS, clicks))
@@ -74,15 +76,20 @@ def _generate(folder: Path, clicks: int) -> None:
         os.utime(path, (number, number))  # Spark takes files in the order of their time
 
 
-def _run(folder: Path, *, parallelism: int, kill_after: int | None) -> bool:
-    """Runs the job in a process group of its own; True if it was killed."""
-    job = subprocess.Popen(
+def start_job(folder: Path, parallelism: int) -> subprocess.Popen[str]:
+    """The job in a process group of its own, so that all of it can be killed at once."""
+    return subprocess.Popen(
         [sys.executable, "-m", "penstock.cli.demo_job", str(folder), str(parallelism)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
     )
+
+
+def _run(folder: Path, *, parallelism: int, kill_after: int | None) -> bool:
+    """Runs the job; True if it was killed."""
+    job = start_job(folder, parallelism)
     epochs = 0
     try:
         assert job.stdout is not None
@@ -104,16 +111,51 @@ def _run(folder: Path, *, parallelism: int, kill_after: int | None) -> bool:
     return False
 
 
-def _verify(folder: Path, expected: int) -> int:
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """What the table holds, against what it must hold."""
+
+    expected: int
+    rows: int
+    missing: int
+    duplicated: int
+    files: int
+    files_listed_twice: int
+    exact_state: bool
+
+    @property
+    def ok(self) -> bool:
+        wrong = self.missing + self.duplicated + self.files_listed_twice
+        return self.exact_state and wrong == 0 and self.rows == self.expected
+
+    def __str__(self) -> str:
+        return (
+            f"exactly once: expected {self.expected}, found {self.rows}, missing {self.missing}, "
+            f"duplicated {self.duplicated}"
+        )
+
+
+def audit(folder: Path, expected: int) -> Audit:
+    """Reads the table back and counts every click."""
     table = read_table(str(folder / "warehouse"), TABLE)
     files = listed_files(str(folder / "warehouse"), TABLE)
     counts = np.bincount(table["click"].to_numpy(), minlength=expected)
-    missing, duplicated = int((counts == 0).sum()), int((counts - 1).clip(min=0).sum())
-    exact_state = _numbered_without_gaps(table)
-    click.echo(f"{table.num_rows:,} rows in {len(files)} files, listed twice: {len(files) - len(set(files))}")
-    click.echo(f"each user's clicks numbered 1, 2, 3 … without gap or repeat: {'yes' if exact_state else 'NO'}")
-    click.echo(f"exactly once: expected {expected}, found {table.num_rows}, missing {missing}, duplicated {duplicated}")
-    return 0 if exact_state and missing == duplicated == 0 and table.num_rows == expected else 1
+    return Audit(
+        expected=expected,
+        rows=table.num_rows,
+        missing=int((counts == 0).sum()),
+        duplicated=int((counts - 1).clip(min=0).sum()),
+        files=len(files),
+        files_listed_twice=len(files) - len(set(files)),
+        exact_state=_numbered_without_gaps(table),
+    )
+
+
+def _show(found: Audit) -> int:
+    click.echo(f"{found.rows:,} rows in {found.files} files, listed twice: {found.files_listed_twice}")
+    click.echo(f"each user's clicks numbered 1, 2, 3 … without gap or repeat: {'yes' if found.exact_state else 'NO'}")
+    click.echo(str(found))
+    return 0 if found.ok else 1
 
 
 def _numbered_without_gaps(table: pa.Table) -> bool:

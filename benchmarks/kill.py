@@ -1,0 +1,157 @@
+"""``python -m benchmarks.kill [runs] [seed]``: SIGKILL at random moments, restart, and every click exactly once.
+
+First the driver with its JVM, at any moment from its start on, restarted at a random parallelism; then Python workers
+under a driver that lives on. One line per kill, one per table that was read back.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.workers import python_workers
+from penstock.cli.demo import audit, generate, start_job
+
+CLICKS = 60_000
+LONGEST_LIFE_S = 16.0
+BETWEEN_WORKERS_S = (0.2, 1.5)
+GIVE_UP_S = 300.0
+
+
+def main(runs: int, seed: int) -> int:
+    rng = random.Random(seed)
+    print(f"seed {seed}", flush=True)
+    verdicts = [
+        *_until(runs, lambda number, left: _kill_driver(rng, number, left)),
+        *_until(runs, lambda number, left: _kill_workers(rng, number, left)),
+    ]
+    failed = verdicts.count(False)
+    print(f"{len(verdicts) - failed} passed, {failed} failed")
+    return 1 if failed else 0
+
+
+def _until(runs: int, job: Callable[[int, int], tuple[int, bool]]) -> list[bool]:
+    """Runs jobs until enough kills happened; each job's table counts as one verdict per kill in it."""
+    verdicts: list[bool] = []
+    while len(verdicts) < runs:
+        kills, ok = job(len(verdicts), runs - len(verdicts))
+        verdicts += [ok] * max(1, kills)
+    return verdicts
+
+
+def _kill_driver(rng: random.Random, number: int, left: int) -> tuple[int, bool]:
+    with tempfile.TemporaryDirectory(prefix="penstock-kill-", ignore_cleanup_errors=True) as place:
+        folder = Path(place)
+        generate(folder / "input", CLICKS)
+        kills = 0
+        while True:
+            parallelism = rng.randint(1, 6)
+            life_s = rng.uniform(0.5, LONGEST_LIFE_S) if kills < left else GIVE_UP_S
+            job = start_job(folder, parallelism)
+            epochs = _Reader(job)
+            try:
+                code = job.wait(life_s)
+            except subprocess.TimeoutExpired:
+                os.killpg(job.pid, signal.SIGKILL)
+                job.wait()
+                epochs.join()
+                if kills == left:
+                    print(f"driver: hangs, {epochs.last}", flush=True)
+                    return kills, False
+                kills += 1
+                _say("driver", number + kills, f"after {life_s:4.1f} s, {parallelism} subtasks, {epochs.last}")
+                continue
+            epochs.join()
+            return kills, _verdict("driver", folder, code, epochs)
+
+
+def _kill_workers(rng: random.Random, number: int, left: int) -> tuple[int, bool]:
+    with tempfile.TemporaryDirectory(prefix="penstock-kill-", ignore_cleanup_errors=True) as place:
+        folder = Path(place)
+        generate(folder / "input", CLICKS)
+        job = start_job(folder, rng.randint(1, 6))
+        epochs = _Reader(job)
+        kills = 0
+        while kills < left and job.poll() is None:
+            try:
+                job.wait(rng.uniform(*BETWEEN_WORKERS_S))
+            except subprocess.TimeoutExpired:
+                workers = [pid for pid in python_workers() if _is_below(pid, job.pid)]
+                if workers and _killed(rng.choice(workers)):
+                    kills += 1
+                    _say("worker", number + kills, epochs.last)
+        code = job.wait(GIVE_UP_S)
+        epochs.join()
+        return kills, _verdict("worker", folder, code, epochs)
+
+
+def _verdict(what: str, folder: Path, code: int, epochs: _Reader) -> bool:
+    if code != 0:
+        print(f"{what}: the job ended with {code}: {epochs.errors[-2000:]}", flush=True)
+        return False
+    found = audit(folder, CLICKS)
+    print(f"{what}: {'ok  ' if found.ok else 'FAIL'} {found}", flush=True)
+    return found.ok
+
+
+def _say(what: str, number: int, text: str) -> None:
+    print(f"{what} kill {number:>3}: {text}", flush=True)
+
+
+def _killed(pid: int) -> bool:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _is_below(pid: int, ancestor: int) -> bool:
+    while pid > 1:
+        if pid == ancestor:
+            return True
+        try:
+            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        except (OSError, ValueError):
+            return False
+    return False
+
+
+class _Reader:
+    """Reads a job's output while it runs, so that it never blocks on a full pipe."""
+
+    def __init__(self, job: subprocess.Popen[str]) -> None:
+        self.last = "before the first epoch"
+        self.errors = ""
+        self._job = job
+        self._threads = [threading.Thread(target=read, daemon=True) for read in (self._read_epochs, self._read_errors)]
+        for thread in self._threads:
+            thread.start()
+
+    def join(self) -> None:
+        """The daemon of Python workers may hold the pipes for a moment after the job died."""
+        for thread in self._threads:
+            thread.join(5.0)
+
+    def _read_epochs(self) -> None:
+        assert self._job.stdout is not None
+        for line in self._job.stdout:
+            if line.startswith("epoch"):
+                self.last = " ".join(line.split()[:3])
+
+    def _read_errors(self) -> None:
+        assert self._job.stderr is not None
+        for line in self._job.stderr:
+            self.errors += line
+
+
+if __name__ == "__main__":
+    given = [int(argument) for argument in sys.argv[1:]]
+    sys.exit(main(given[0] if given else 50, given[1] if len(given) > 1 else random.SystemRandom().randrange(10**6)))
