@@ -20,7 +20,8 @@ from benchmarks.workers import python_workers
 from penstock.cli.demo import audit, generate, start_job
 
 CLICKS = 60_000
-LONGEST_LIFE_S = 16.0
+STARTS_SHARE = 0.25
+LONGEST_START_S = 8.0
 BETWEEN_WORKERS_S = (0.2, 1.5)
 GIVE_UP_S = 300.0
 
@@ -53,23 +54,30 @@ def _kill_driver(rng: random.Random, number: int, left: int) -> tuple[int, bool]
         kills = 0
         while True:
             parallelism = rng.randint(1, 6)
-            life_s = rng.uniform(0.5, LONGEST_LIFE_S) if kills < left else GIVE_UP_S
             job = start_job(folder, parallelism)
             epochs = _Reader(job)
-            try:
-                code = job.wait(life_s)
-            except subprocess.TimeoutExpired:
-                os.killpg(job.pid, signal.SIGKILL)
-                job.wait()
+            code = _live(rng, job, epochs) if kills < left else job.wait(GIVE_UP_S)
+            if code is not None:
                 epochs.join()
-                if kills == left:
-                    print(f"driver: hangs, {epochs.last}", flush=True)
-                    return kills, False
-                kills += 1
-                _say("driver", number + kills, f"after {life_s:4.1f} s, {parallelism} subtasks, {epochs.last}")
-                continue
+                return kills, _verdict("driver", folder, code, epochs)
+            os.killpg(job.pid, signal.SIGKILL)
+            job.wait()
             epochs.join()
-            return kills, _verdict("driver", folder, code, epochs)
+            kills += 1
+            _say("driver", number + kills, f"{parallelism} subtasks, {epochs.last}")
+
+
+def _live(rng: random.Random, job: subprocess.Popen[str], epochs: _Reader) -> int | None:
+    """Waits for a random moment: of the start, or of one of the first epochs. The exit code if the job ended before."""
+    if rng.random() < STARTS_SHARE:
+        wait_s = rng.uniform(0.5, LONGEST_START_S)
+    else:
+        epochs.await_epoch(rng.randint(1, 6), GIVE_UP_S)
+        wait_s = rng.uniform(0.0, 1.2)
+    try:
+        return job.wait(wait_s)
+    except subprocess.TimeoutExpired:
+        return None
 
 
 def _kill_workers(rng: random.Random, number: int, left: int) -> tuple[int, bool]:
@@ -131,6 +139,8 @@ class _Reader:
         self.last = "before the first epoch"
         self.errors = ""
         self._job = job
+        self._epochs = 0
+        self._changed = threading.Condition()
         self._threads = [threading.Thread(target=read, daemon=True) for read in (self._read_epochs, self._read_errors)]
         for thread in self._threads:
             thread.start()
@@ -145,6 +155,17 @@ class _Reader:
         for line in self._job.stdout:
             if line.startswith("epoch"):
                 self.last = " ".join(line.split()[:3])
+                self._count(1)
+        self._count(1000)  # the job has ended: nobody needs to wait any longer
+
+    def _count(self, more: int) -> None:
+        with self._changed:
+            self._epochs += more
+            self._changed.notify_all()
+
+    def await_epoch(self, number: int, timeout_s: float) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._epochs >= number, timeout_s)
 
     def _read_errors(self) -> None:
         assert self._job.stderr is not None

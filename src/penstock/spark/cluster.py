@@ -78,9 +78,15 @@ class SparkCluster:
 
 
 def _brief(error: BaseException) -> str:
-    """The line that matters of a Spark error: the Python exception if there is one, else the first line."""
+    """The line that matters of a Spark error: the Python exception if there is one, else why the last task failed.
+
+    >>> _brief(Exception("An error occurred while calling o1.x.\\n: Job aborted, most recent failure: Lost task 0.3"))
+    'Lost task 0.3'
+    """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     python = [
         line for line in lines if line.split(":")[0].endswith(("Error", "Exception")) and "org.apache" not in line
     ]
-    return (python[-1] if python else lines[0] if lines else type(error).__name__)[:500]
+    spark = [line.removeprefix(": ") for line in lines if not line.startswith("An error occurred while calling")]
+    line = python[-1] if python else spark[0] if spark else type(error).__name__
+    return line.rpartition("most recent failure: ")[2][:500]
