@@ -46,7 +46,7 @@ class History:
 
     def record(self, event: Event) -> None:
         with self._lock:
-            if isinstance(event, EpochPublished):
+            if isinstance(event, EpochPublished) and event.kind != "takeover":
                 self._last = event
             try:
                 self._store.append(EVENTS, encode_event(event))
