@@ -72,11 +72,17 @@ class Life:
             assert stream is not None
             stream.close()
 
-    def processes(self, what: str) -> list[int]:
-        """Processes of the job whose command line holds `what`, the oldest first."""
-        listed = subprocess.check_output(["ps", "-ww", "-eo", "pid=,sid=,args=", "--sort=start_time"], text=True)
-        rows = (line.split(maxsplit=2) for line in listed.splitlines())
-        return [int(pid) for pid, session, command in rows if int(session) == self.job.pid and what in command]
+    def processes(self, what: str) -> dict[int, int]:
+        """Processes of the job whose command line holds `what`, each with its parent."""
+        listed = subprocess.check_output(["ps", "-ww", "-eo", "pid=,ppid=,sid=,args="], text=True)
+        rows = (line.split(maxsplit=3) for line in listed.splitlines())
+        mine = (row for row in rows if int(row[2]) == self.job.pid and what in row[3])
+        return {int(pid): int(parent) for pid, parent, _, _ in mine}
+
+    def workers(self) -> list[int]:
+        """Python workers: children of Spark's daemons, which look alike."""
+        found = self.processes("pyspark.daemon")
+        return [pid for pid, parent in found.items() if parent in found]
 
 
 @contextmanager
@@ -129,6 +135,5 @@ def kill_workers(running: Life, rng: random.Random) -> None:
     kills = 0
     while kills < WORKER_KILLS:
         assert running.wait(rng.uniform(0.1, 0.8)) is None, "the job ended before its workers could be killed"
-        daemon, *workers = running.processes("pyspark.daemon")
-        assert daemon
+        workers = running.workers()
         kills += bool(workers) and kill(rng.choice(workers))

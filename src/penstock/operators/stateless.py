@@ -100,10 +100,11 @@ class Filter(_Stateless):
 
     def _apply(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
         if isinstance(self.predicate, pc.Expression):
-            kept = batch.filter(self.predicate)
+            # As a table: a record batch of which nothing is left raises IndexError in pyarrow 19.
+            kept = pa.Table.from_batches([batch]).filter(self.predicate).to_batches()
         else:
-            kept = batch.filter(_mask(self.predicate(batch), batch.num_rows))
-        return [kept] if kept.num_rows else []
+            kept = [batch.filter(_mask(self.predicate(batch), batch.num_rows))]
+        return [part for part in kept if part.num_rows]
 
 
 @dataclass(frozen=True)
