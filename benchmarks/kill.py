@@ -1,4 +1,4 @@
-"""``python -m benchmarks.kill [runs] [seed]``: SIGKILL at random moments, restart, and every click exactly once.
+"""``python -m benchmarks.kill [runs] [seed] [driver|worker]``: SIGKILL at random moments, restart, and every click exactly once.
 
 First the driver with its JVM, at any moment from its start on, restarted at a random parallelism; then Python workers
 under a driver that lives on. One line per kill, one per table that was read back.
@@ -22,17 +22,19 @@ from penstock.cli.demo import audit, generate, start_job
 CLICKS = 60_000
 STARTS_SHARE = 0.25
 LONGEST_START_S = 8.0
-BETWEEN_WORKERS_S = (0.2, 1.5)
+LONGEST_EPOCH_S = 5.0
+MAX_RESTARTS = 5
 GIVE_UP_S = 300.0
 
 
-def main(runs: int, seed: int) -> int:
+def main(runs: int, seed: int, victims: list[str]) -> int:
     rng = random.Random(seed)
     print(f"seed {seed}", flush=True)
-    verdicts = [
-        *_until(runs, lambda number, left: _kill_driver(rng, number, left)),
-        *_until(runs, lambda number, left: _kill_workers(rng, number, left)),
-    ]
+    verdicts: list[bool] = []
+    if "driver" in victims:
+        verdicts += _until(runs, lambda number, left: _kill_driver(rng, number, left))
+    if "worker" in victims:
+        verdicts += _until(runs, lambda number, left: _kill_workers(rng, number, left))
     failed = verdicts.count(False)
     print(f"{len(verdicts) - failed} passed, {failed} failed")
     return 1 if failed else 0
@@ -81,23 +83,30 @@ def _live(rng: random.Random, job: subprocess.Popen[str], epochs: _Reader) -> in
 
 
 def _kill_workers(rng: random.Random, number: int, left: int) -> tuple[int, bool]:
+    """A kill after each epoch or so; a job whose Spark gives up because the same task died four times is restarted."""
     with tempfile.TemporaryDirectory(prefix="penstock-kill-", ignore_cleanup_errors=True) as place:
         folder = Path(place)
         generate(folder / "input", CLICKS)
-        job = start_job(folder, rng.randint(1, 6))
-        epochs = _Reader(job)
-        kills = 0
-        while kills < left and job.poll() is None:
-            try:
-                job.wait(rng.uniform(*BETWEEN_WORKERS_S))
-            except subprocess.TimeoutExpired:
-                workers = [pid for pid in python_workers() if _is_below(pid, job.pid)]
-                if workers and _killed(rng.choice(workers)):
-                    kills += 1
-                    _say("worker", number + kills, epochs.last)
-        code = job.wait(GIVE_UP_S)
-        epochs.join()
-        return kills, _verdict("worker", folder, code, epochs)
+        kills = restarts = 0
+        while True:
+            job = start_job(folder, rng.randint(1, 6))
+            epochs = _Reader(job)
+            while kills < left and job.poll() is None:
+                epochs.await_epoch(epochs.seen + 1, LONGEST_EPOCH_S)
+                try:
+                    job.wait(rng.uniform(0.0, 1.0))
+                except subprocess.TimeoutExpired:
+                    workers = [pid for pid in python_workers() if _is_below(pid, job.pid)]
+                    if workers and _killed(rng.choice(workers)):
+                        kills += 1
+                        _say("worker", number + kills, epochs.last)
+            code = job.wait(GIVE_UP_S)
+            epochs.join()
+            if code != 0 and restarts < MAX_RESTARTS and "PEN-033" in epochs.errors:
+                restarts += 1
+                print("worker: Spark gave up on a task that was killed again and again; restarted", flush=True)
+                continue
+            return kills, _verdict("worker", folder, code, epochs)
 
 
 def _verdict(what: str, folder: Path, code: int, epochs: _Reader) -> bool:
@@ -163,6 +172,10 @@ class _Reader:
             self._epochs += more
             self._changed.notify_all()
 
+    @property
+    def seen(self) -> int:
+        return self._epochs
+
     def await_epoch(self, number: int, timeout_s: float) -> None:
         with self._changed:
             self._changed.wait_for(lambda: self._epochs >= number, timeout_s)
@@ -174,5 +187,7 @@ class _Reader:
 
 
 if __name__ == "__main__":
-    given = [int(argument) for argument in sys.argv[1:]]
-    sys.exit(main(given[0] if given else 50, given[1] if len(given) > 1 else random.SystemRandom().randrange(10**6)))
+    numbers = [int(argument) for argument in sys.argv[1:] if argument.isdigit()]
+    names = [argument for argument in sys.argv[1:] if not argument.isdigit()]
+    chosen = numbers[1] if len(numbers) > 1 else random.SystemRandom().randrange(10**6)
+    sys.exit(main(numbers[0] if numbers else 50, chosen, names or ["driver", "worker"]))

@@ -19,8 +19,6 @@ import penstock as pen
 from tests.spark.streams import busy, paimon, stream
 
 PARALLELISM = 4
-QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""For JVMs that live for seconds."""
 
 
 class Recorded(pen.KeyedProcess):
@@ -97,8 +95,6 @@ def cluster(folder: Path) -> None:
         spark = pen.session(
             master,
             spark_ui_enabled="false",
-            spark_driver_extraJavaOptions=QUICK_START,
-            spark_executor_extraJavaOptions=QUICK_START,
             spark_executor_memory="600m",
             spark_speculation="true",
             spark_speculation_interval="100ms",
@@ -149,7 +145,6 @@ def _daemon(name: str, *arguments: str) -> subprocess.Popen[bytes]:
         "SPARK_HOME": str(home),
         "SPARK_WORKER_DIR": os.environ["SPARK_LOCAL_DIRS"],
         "SPARK_DAEMON_MEMORY": "256m",
-        "SPARK_DAEMON_JAVA_OPTS": QUICK_START,
     }
     command = [str(home / "bin" / "spark-class"), f"org.apache.spark.deploy.{name}", "--webui-port", "0", *arguments]
     return subprocess.Popen(command, env={**os.environ, **settings}, stderr=subprocess.DEVNULL)
