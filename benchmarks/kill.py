@@ -1,4 +1,4 @@
-"""``python -m benchmarks.kill [runs] [seed] [driver|worker]``: SIGKILL at random moments, restart, and every click exactly once.
+"""``python -m benchmarks.kill [runs] [seed] [driver|worker]``: SIGKILL at random moments, and every click once.
 
 First the driver with its JVM, at any moment from its start on, restarted at a random parallelism; then Python workers
 under a driver that lives on. One line per kill, one per table that was read back.
