@@ -14,6 +14,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 import penstock as pen
+from penstock.engine import loop
+from penstock.engine.checkpoints import Checkpoints, Driver
 from penstock.errors import (
     CheckpointMismatch,
     ConfigError,
@@ -24,6 +26,7 @@ from penstock.errors import (
     TableMismatch,
 )
 from penstock.observe.events import QueryStopped, decode_events
+from penstock.store import open_store
 from tests.spark import jobs
 from tests.spark.streams import (
     TIMEOUT_S,
@@ -273,3 +276,22 @@ def test_a_second_driver_takes_over_and_the_first_one_stops_as_fenced(spark: Spa
     last = decode_events((tmp_path / "checkpoint" / "events.jsonl").read_bytes())[-1]
     assert isinstance(last, QueryStopped)
     assert last.reason == "fenced"
+
+
+def test_a_driver_that_waits_for_input_notices_that_it_was_replaced(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C9: else it would take the next micro-batch away from the newer driver, in the same folder source/."""
+    monkeypatch.setattr(loop, "LEADER_CHECK_S", 0.2)
+    query = start_until(
+        output(spark, tmp_path),
+        lambda event: event.batch_id == 1,
+        checkpoint=tmp_path / "checkpoint",
+        trigger="100 ms",
+        epoch=None,
+    )
+    checkpoints = Checkpoints(open_store(str(tmp_path / "checkpoint")))
+    checkpoints.claim_generation(Driver("elsewhere", 1, "2026-11-16T00:00:00", "0.1.0"))
+    with pytest.raises(Fenced, match="generation 2 was claimed; this driver is generation 1"):
+        query.await_termination(TIMEOUT_S)
+    assert len(rows_in(tmp_path)) == 200

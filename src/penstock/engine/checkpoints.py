@@ -82,7 +82,9 @@ class Checkpoints:
             self.store.create(path, data)
         except AlreadyExists:
             if self.store.read(path) != data:
-                raise self._fenced(manifest) from None
+                theirs = Generation(self.read(CheckpointId(manifest.checkpoint)).generation)
+                seen = f"checkpoint {manifest.checkpoint} was published by generation {theirs}"
+                raise _fenced(seen, Generation(manifest.generation), theirs) from None
         return len(data)
 
     def claim_generation(self, driver: Driver) -> Generation:
@@ -98,6 +100,11 @@ class Checkpoints:
 
     def superseded(self, generation: Generation) -> bool:
         return self.store.exists(generation_path(generation + 1))
+
+    def require_leader(self, generation: Generation) -> None:
+        """Raises: `Fenced` when a newer driver claimed a generation."""
+        if self.superseded(generation):
+            raise _fenced(f"generation {generation + 1} was claimed", generation, Generation(generation + 1))
 
     def verify_files(self, manifest: Manifest) -> None:
         """Checks that every file of a checkpoint is there with its size; its bytes are checked when they are read.
@@ -141,13 +148,12 @@ class Checkpoints:
             next_step="choose one that is there, or leave restore out for the newest",
         )
 
-    def _fenced(self, ours: Manifest) -> Fenced:
-        theirs = self.read(CheckpointId(ours.checkpoint))
-        return Fenced(
-            f"checkpoint {ours.checkpoint} was published by generation {theirs.generation}; "
-            f"this driver is generation {ours.generation}",
-            cause="a second driver was started on the same checkpoint folder",
-            next_step="let the newer one run; this one has stopped and changed nothing more",
-            generation=ours.generation,
-            newer_generation=theirs.generation,
-        )
+
+def _fenced(seen: str, ours: Generation, newer: Generation) -> Fenced:
+    return Fenced(
+        f"{seen}; this driver is generation {ours}",
+        cause="a second driver was started on the same checkpoint folder",
+        next_step="let the newer one run; this one has stopped and changed nothing more",
+        generation=ours,
+        newer_generation=newer,
+    )

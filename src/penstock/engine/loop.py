@@ -22,6 +22,11 @@ from penstock.protocol.ids import CheckpointId
 from penstock.protocol.recover import RefuseBatch, SkipBatch, TakeBatch, judge_batch
 
 
+LEADER_CHECK_S = 5.0
+"""Whoever publishes finds out that it was replaced. One that only waits must look, or it would take the newer
+driver's micro-batches away from it."""
+
+
 class NotIngested(Exception):
     """Ends the handler of a micro-batch that the loop did not take, because the query stops."""
 
@@ -152,7 +157,8 @@ class EpochLoop:
                 if action.why != self._waiting_for:
                     self._waiting_for = action.why
                     self._events.waiting(action.why)
-                self._changed.wait()
+                if not self._changed.wait(LEADER_CHECK_S):
+                    self._runner.checkpoints.require_leader(self._runner.generation)
             self._waiting_for = None
             self._runner.parallelism.update(self._wanted_parallelism)
             self._wanted_parallelism.clear()
