@@ -21,7 +21,6 @@ from penstock.protocol.epoch import Drain, Facts, Ingest, Next, Stop, Stopping, 
 from penstock.protocol.ids import CheckpointId
 from penstock.protocol.recover import RefuseBatch, SkipBatch, TakeBatch, judge_batch
 
-
 LEADER_CHECK_S = 5.0
 """Whoever publishes finds out that it was replaced. One that only waits must look, or it would take the newer
 driver's micro-batches away from it."""
