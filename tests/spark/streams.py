@@ -97,6 +97,14 @@ class Milestone:
             assert time.monotonic() < deadline, "no epoch fits"
 
 
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Looks again and again until something that another thread does has happened."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while not condition():
+        assert time.monotonic() < deadline, "it does not happen"
+        time.sleep(0.02)
+
+
 def deep(event: EpochPublished) -> bool:
     """More is in flight than `Slow` gets through in the epochs that may still run before a stop takes effect."""
     return event.rows_in_flight > 1000

@@ -39,6 +39,7 @@ from tests.spark.streams import (
     rows_in,
     start_until,
     stream,
+    wait_until,
     write_files,
 )
 
@@ -290,8 +291,8 @@ def test_a_driver_that_waits_for_input_notices_that_it_was_replaced(
         trigger="100 ms",
         epoch=None,
     )
+    wait_until(lambda: len(rows_in(tmp_path)) == 200)  # from now on nothing is to be committed
     checkpoints = Checkpoints(open_store(str(tmp_path / "checkpoint")))
     checkpoints.claim_generation(Driver("elsewhere", 1, "2026-11-16T00:00:00", "0.1.0"))
     with pytest.raises(Fenced, match="generation 2 was claimed; this driver is generation 1"):
         query.await_termination(TIMEOUT_S)
-    assert len(rows_in(tmp_path)) == 200
