@@ -19,7 +19,7 @@ def test_the_demo_survives_its_own_sigkill(tmp_path: Path) -> None:
     done = penstock("demo", "--clicks", "12000", "--folder", str(tmp_path / "demo"))
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines()[-1] == "exactly once: expected 12000, found 12000, missing 0, duplicated 0"
-    assert "killed: driver, JVM and Python workers, by SIGKILL" in done.stdout
+    assert "killed: the driver and its JVM, by SIGKILL" in done.stdout
     assert "listed twice: 0" in done.stdout
 
     listed = json.loads(penstock("checkpoints", str(tmp_path / "demo" / "checkpoint"), "--json").stdout)

@@ -40,7 +40,7 @@ def run_demo(*, clicks: int, folder: Path | None, keep: bool) -> int:
         if not _run(place, parallelism=4, kill_after=EPOCHS_BEFORE_THE_KILL):
             click.echo("the job ended before it could be killed; use more --clicks")
             return 1
-        click.echo("\nkilled: driver, JVM and Python workers, by SIGKILL. Second run, 3 subtasks:")
+        click.echo("\nkilled: the driver and its JVM, by SIGKILL. Second run, 3 subtasks:")
         _run(place, parallelism=3, kill_after=None)
         click.echo(f"\n{time.monotonic() - started:.0f} s in all; the table read back:")
         return _show(audit(place, clicks))
