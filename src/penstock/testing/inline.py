@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.channel.hashing import hash_columns
+from penstock.channel.live import SeparateInputs
 from penstock.channel.segment import HASH_COLUMN
 from penstock.compiler import SourceNode, compile_pipeline
 from penstock.config import Config
@@ -57,9 +58,14 @@ class InlineCluster:
     def _run_one(self, job: StageJob, subtask: int) -> SubtaskReport:
         live = None
         if job.plan.live and job.batch is not None:
-            (edge,) = job.stage.source_inputs
-            assert isinstance(job.batch.frame, dict)
-            live = iter(rows_of(job.batch.frame[edge.producer], edge, job.plan, subtask).to_batches())
+            frame = job.batch.frame
+            assert isinstance(frame, dict)
+            live = SeparateInputs(
+                {
+                    edge.name: iter(rows_of(frame[edge.producer], edge, job.plan, subtask).to_batches())
+                    for edge in job.stage.source_inputs
+                }
+            )
         return run_subtask(
             job.stage,
             job.plan,
