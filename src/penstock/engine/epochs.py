@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import msgspec
@@ -88,8 +89,9 @@ class EpochRunner:
                     draft = absorb(draft, plan, answers)
             self._check(draft)
         except Exception:
-            # Nothing was published, so nothing of this epoch will ever be committed.
+            # Nothing was published, so nothing of this epoch will ever be committed or read.
             self.discard(_committables(reports))
+            self._remove_files(reports)
             raise
         publishing = time.monotonic()
         manifest = self._next_manifest(draft, batch, now, sinks())
@@ -100,6 +102,11 @@ class EpochRunner:
         return EpochResult(
             manifest, draft.committables, tuple(reports), batch, ended - started, ended - publishing, manifest_bytes
         )
+
+    def _remove_files(self, reports: Sequence[SubtaskReport]) -> None:
+        """Of subtasks that did their part of an epoch that failed; what cannot be removed now, the collector will."""
+        with suppress(PenstockError):
+            self.checkpoints.store.delete([path for report in reports for path in report.files()])
 
     def _begun(self, now: int) -> Draft:
         """What the epoch starts from: time has passed, so an idle source may have stopped to hold others back."""
@@ -116,6 +123,8 @@ class EpochRunner:
 
     def anything_due(self) -> bool:
         """Whether some operator would have something to do without any rows."""
+        if not any(timers for clock in self.manifest.stages.values() for timers in clock.timers.values()):
+            return False
         now = max(self.manifest.now, self.now_us())
         draft = self._begun(now)
         return any(subtask.due for stage in self.pipeline.stages for subtask in self._subtasks(stage, draft, now, None))

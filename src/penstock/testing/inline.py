@@ -9,6 +9,7 @@ import itertools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -17,14 +18,14 @@ import pyarrow as pa
 from penstock.channel.hashing import hash_columns
 from penstock.channel.live import SeparateInputs
 from penstock.channel.segment import HASH_COLUMN
-from penstock.compiler import SourceNode, compile_pipeline
+from penstock.compiler import compile_pipeline
 from penstock.config import Config
 from penstock.engine.cluster import OfferedBatch, StageJob
 from penstock.engine.history import Listener
 from penstock.engine.query import Query
 from penstock.engine.start import Surroundings, start_query
 from penstock.graph import Edge
-from penstock.pipeline import Output, Stream
+from penstock.pipeline import Output, Stream, source_node
 from penstock.protocol.ids import BatchId
 from penstock.protocol.keygroups import groups_of
 from penstock.protocol.plan import StagePlan
@@ -33,9 +34,9 @@ from penstock.store.base import Store
 from penstock.task import Limits, run_subtask
 
 
-def stream_of(schema: pa.Schema, name: str = "source") -> Stream:
-    """A stream whose rows will come from an `InlineFeed`."""
-    return Stream(SourceNode(name, schema, None))
+def stream_of(schema: pa.Schema, name: str = "source", **event_time: Any) -> Stream:
+    """A stream whose rows will come from an `InlineFeed`; event time as in `penstock.read`."""
+    return Stream(source_node(name, schema, None, **event_time))
 
 
 @dataclass(slots=True)
