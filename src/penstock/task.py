@@ -260,7 +260,7 @@ class _Attempt:
     def _advance(self, barrier: Barrier) -> bool:
         """Lets the head operator do what is due; False when the barrier ended it."""
         if self._stage.nodes[0].spec.timed:
-            operator = cast(TimedOperator, self._operators[0])
+            operator = cast("TimedOperator", self._operators[0])
             for emitted in operator.advance(self._time):
                 self._emit(0, iter((emitted,)))
                 if barrier.fired():
@@ -271,7 +271,9 @@ class _Attempt:
     def _emit(self, index: int, emitted: Iterator[Emitted]) -> None:
         node = self._stage.nodes[index]
         for item in emitted:
-            batch, targets = (item.batch, node.sides.get(item.output, ())) if isinstance(item, Side) else (item, node.targets)
+            batch, targets = (
+                (item.batch, node.sides.get(item.output, ())) if isinstance(item, Side) else (item, node.targets)
+            )
             if batch.num_rows == 0:
                 continue
             for target in targets:
@@ -374,10 +376,8 @@ class _Attempt:
     def _due(self) -> Iterator[DueReport]:
         node = self._stage.nodes[0]
         if node.spec.timed:
-            due = cast(TimedOperator, self._operators[0]).next_due()
-            yield DueReport(
-                operator=node.spec.name, event_time=due.event_time, processing_time=due.processing_time
-            )
+            due = cast("TimedOperator", self._operators[0]).next_due()
+            yield DueReport(operator=node.spec.name, event_time=due.event_time, processing_time=due.processing_time)
 
     def _row_cost_s(self, *, broadcast: bool) -> float | None:
         """Of the dearest input, if any."""

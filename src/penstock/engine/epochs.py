@@ -115,9 +115,7 @@ class EpochRunner:
         return Draft(edges=edges, state=self.manifest.state, stages=self.manifest.stages)
 
     def _source_clocks(self, event_times: Mapping[str, int], now: int) -> dict[str, SourceClock]:
-        seen = {
-            edge.producer: event_times[edge.name] for edge in self.pipeline.edges() if edge.name in event_times
-        }
+        seen = {edge.producer: event_times[edge.name] for edge in self.pipeline.edges() if edge.name in event_times}
         times = {source.name: source.time for source in self.pipeline.sources if source.time is not None}
         return advance_sources(self.manifest.sources, times, seen, now)
 
@@ -135,9 +133,7 @@ class EpochRunner:
         moment = next_processing_time(timers)
         return None if moment is None else max(0.0, (moment - self.now_us()) / 1e6)
 
-    def _subtasks(
-        self, stage: Stage, draft: Draft, now: int, batch: OfferedBatch | None
-    ) -> tuple[SubtaskPlan, ...]:
+    def _subtasks(self, stage: Stage, draft: Draft, now: int, batch: OfferedBatch | None) -> tuple[SubtaskPlan, ...]:
         clock = draft.stages.get(stage.name, StageClock())
         return plan_subtasks(
             inputs={

@@ -42,6 +42,7 @@ class MapBatches(SpecDefaults):
         return "map_batches"
 
     def build(self, context: OperatorContext) -> Operator:
+        del context
         return BatchOperator(self.name, self._apply)
 
     def _apply(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
@@ -79,6 +80,7 @@ class Filter(SpecDefaults):
         return self.input_schema
 
     def build(self, context: OperatorContext) -> Operator:
+        del context
         return BatchOperator(self.name, self._apply)
 
     def _apply(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
@@ -107,6 +109,7 @@ class FlatMap(SpecDefaults):
         return "flat_map"
 
     def build(self, context: OperatorContext) -> Operator:
+        del context
         return RowOperator(self)
 
 

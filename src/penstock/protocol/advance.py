@@ -140,9 +140,7 @@ def _input_edges(plan: StagePlan) -> tuple[str, ...]:
     return tuple(dict.fromkeys(part.edge for subtask in plan.subtasks for part in subtask.inputs))
 
 
-def _advance_input(
-    name: str, edge: EdgeState, inputs: Sequence[InputReport]
-) -> tuple[EdgeState, list[Violation]]:
+def _advance_input(name: str, edge: EdgeState, inputs: Sequence[InputReport]) -> tuple[EdgeState, list[Violation]]:
     progress: dict[str, list[SpanProgress]] = {}
     for part in inputs:
         for span in part.spans:

@@ -69,9 +69,7 @@ def _observed(clock: SourceClock, time: SourceTime, seen: int | None, now: int) 
     if seen is None:
         return clock if clock.active_at is not None else SourceClock(active_at=now)
     newest = seen if clock.max_event_time is None else max(seen, clock.max_event_time)
-    return SourceClock(
-        max_event_time=newest, watermark=highest((clock.watermark, newest - time.delay)), active_at=now
-    )
+    return SourceClock(max_event_time=newest, watermark=highest((clock.watermark, newest - time.delay)), active_at=now)
 
 
 def is_due(timers: Iterable[Timer], groups: KeyGroupRange, watermark: int | None, now: int) -> bool:

@@ -83,9 +83,7 @@ def _mixed(frame: DataFrame, layout: SourceLayout, edges: Sequence[Edge], max_pa
     if len(layout.names) == 1:
         frame = frame.select(F.lit(0).alias(SOURCE_COLUMN), F.struct("*").alias("s0"))
     sources = [layout.names.index(edge.producer) for edge in edges]
-    ports = F.array(
-        *(F.when(F.col(SOURCE_COLUMN) == source, F.lit(port)) for port, source in enumerate(sources))
-    )
+    ports = F.array(*(F.when(F.col(SOURCE_COLUMN) == source, F.lit(port)) for port, source in enumerate(sources)))
     numbered = frame.select(
         F.explode(F.array_compact(ports)).alias(PORT_COLUMN),
         *(F.col(f"s{source}").alias(f"p{port}") for port, source in enumerate(sources)),
@@ -96,9 +94,7 @@ def _mixed(frame: DataFrame, layout: SourceLayout, edges: Sequence[Edge], max_pa
             for port, edge in enumerate(edges)
         )
     )
-    columns = [
-        F.when(F.col(PORT_COLUMN) == port, F.col(f"p{port}")).alias(f"p{port}") for port in range(len(edges))
-    ]
+    columns = [F.when(F.col(PORT_COLUMN) == port, F.col(f"p{port}")).alias(f"p{port}") for port in range(len(edges))]
     return numbered.select(PORT_COLUMN, *columns, hashes.alias(HASH_COLUMN))
 
 
