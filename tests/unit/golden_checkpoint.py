@@ -165,7 +165,9 @@ def _manifest(segment: Segment, state: tuple[StateFile, ...]) -> Manifest:
         parallelism={OPERATOR: 2},
         shape=PipelineShape(
             sources={"clicks": COLUMNS},
-            operators={OPERATOR: OperatorShape(kind="aggregate", stage=OPERATOR, output=results, state={"": STATE_COLUMNS})},
+            operators={
+                OPERATOR: OperatorShape(kind="aggregate", stage=OPERATOR, output=results, state={"": STATE_COLUMNS})
+            },
             edges={EDGE: EdgeShape(producer="clicks", consumer=OPERATOR, keys=("user",), columns=COLUMNS)},
             sinks=(SINK,),
         ),

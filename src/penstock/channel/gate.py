@@ -22,8 +22,8 @@ from penstock.protocol.report import InputReport
 
 
 class Channel:
-    """What one subtask reads of one edge. Of a broadcast edge all subtasks take the same rows, barrier or not: the first
-    `rows_max`, or all."""
+    """What one subtask reads of one edge. Of a broadcast edge all subtasks take the same rows, barrier or not: all, or
+    the first `rows_max`."""
 
     def __init__(
         self,
