@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.errors import PenstockError
 from penstock.operators.aggregates import count, first, last, max, mean, min, sum  # noqa: A004
+from penstock.operators.event_loop import AsyncFunction
 from penstock.operators.process import KeyedProcess, value
 from penstock.pipeline import KeyedStream, Output, Stream, read, start
 from penstock.sinks.discard import Discard
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "AsyncFunction",
     "Discard",
     "KeyedProcess",
     "KeyedStream",

@@ -110,6 +110,11 @@ class Stage:
     sinks: tuple[SinkBinding, ...]
 
     @property
+    def head(self) -> OperatorSpec:
+        """The operator that takes the inputs."""
+        return self.nodes[0].spec
+
+    @property
     def outputs(self) -> tuple[Edge, ...]:
         return tuple(target.edge for node in self.nodes for target in node.all_targets() if isinstance(target, ToEdge))
 

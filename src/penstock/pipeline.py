@@ -30,6 +30,9 @@ from penstock.errors import PipelineError
 from penstock.operators.aggregate import RunningAggregate
 from penstock.operators.aggregates import Aggregate
 from penstock.operators.base import OperatorSpec
+from penstock.operators.deadletters import OnError
+from penstock.operators.event_loop import AsyncRowFunction
+from penstock.operators.map_async import MapAsync
 from penstock.operators.passing import Pass
 from penstock.operators.process import KeyedProcess, Process
 from penstock.operators.stateless import Filter, FlatMap, MapBatches
@@ -139,24 +142,69 @@ class Stream:
         return BroadcastStream(self.node)
 
     def map_batches(
-        self, fn: Callable[[pa.RecordBatch], Any], schema: SchemaLike | None = None, *, name: str | None = None
+        self,
+        fn: Callable[[pa.RecordBatch], Any],
+        schema: SchemaLike | None = None,
+        *,
+        name: str | None = None,
+        on_error: OnError = "stop",
     ) -> Stream:
         """Calls `fn` with Arrow record batches; it returns one, a table, or several. No `schema`: the same columns."""
-        return self._then(
-            MapBatches(name or "map_batches", fn, self.schema, _schema(schema) if schema else self.schema), name
-        )
+        spec = MapBatches(name or "map_batches", fn, self.schema, self._schema_after(schema), on_error, self.event_time)
+        return self._then(spec, name)
 
-    def filter(self, predicate: Any, *, name: str | None = None) -> Stream:
+    def filter(self, predicate: Any, *, name: str | None = None, on_error: OnError = "stop") -> Stream:
         """Keeps the rows for which `predicate` is true: a function of a batch, or a ``pyarrow.compute`` expression."""
-        return self._then(Filter(name or "filter", predicate, self.schema), name)
+        return self._then(Filter(name or "filter", predicate, self.schema, on_error, self.event_time), name)
 
     def flat_map(
-        self, fn: Callable[[dict[str, Any]], Any], schema: SchemaLike | None = None, *, name: str | None = None
+        self,
+        fn: Callable[[dict[str, Any]], Any],
+        schema: SchemaLike | None = None,
+        *,
+        name: str | None = None,
+        on_error: OnError = "stop",
     ) -> Stream:
         """Calls `fn` with each row as a dict; it returns any number of rows."""
-        return self._then(
-            FlatMap(name or "flat_map", fn, self.schema, _schema(schema) if schema else self.schema), name
+        spec = FlatMap(name or "flat_map", fn, self.schema, self._schema_after(schema), on_error, self.event_time)
+        return self._then(spec, name)
+
+    def map_async(
+        self,
+        fn: AsyncRowFunction,
+        schema: SchemaLike | None = None,
+        *,
+        concurrency: int = 100,
+        timeout: Duration = "30 s",
+        retries: int = 3,
+        ordered: bool = True,
+        name: str | None = None,
+        on_error: OnError = "stop",
+    ) -> Stream:
+        """Awaits `fn` with each row as a dict, for many rows at once; it returns the row that comes out.
+
+        Up to `concurrency` calls run at once in each subtask, each for `timeout` at most. A call that fails is repeated
+        up to `retries` times. Calls that run at the barrier, or when something dies, are repeated later: `fn` must bear
+        to be called again. `ordered=False` lets rows pass slower ones.
+
+        Raises: `PipelineError`, `ConfigError`.
+        """
+        spec = MapAsync(
+            name or "map_async",
+            fn,
+            self.schema,
+            self._schema_after(schema),
+            concurrency=concurrency,
+            timeout_s=parse_duration(timeout, "timeout"),
+            retries=retries,
+            ordered=ordered,
+            on_error=on_error,
+            event_time=self.event_time,
         )
+        return self._then(spec, name)
+
+    def _schema_after(self, schema: SchemaLike | None) -> pa.Schema:
+        return _schema(schema) if schema else self.schema
 
     def union(self, *others: Stream, name: str | None = None) -> Stream:
         """This stream's rows and those of others with the same columns."""

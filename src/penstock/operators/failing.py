@@ -72,6 +72,29 @@ def _fails(
     return False
 
 
+def run_passing(
+    batch: pa.RecordBatch, run: Callable[[pa.RecordBatch], list[pa.RecordBatch]]
+) -> tuple[list[pa.RecordBatch], list[tuple[int, Exception]]]:
+    """Runs user code on as many of the rows as pass, in order: the output, and the rows that fail alone.
+
+    A slice that fails is cut into halves, which are run again as copies, down to single rows.
+    """
+    outputs: list[pa.RecordBatch] = []
+    failed: list[tuple[int, Exception]] = []
+    waiting = [(0, batch.num_rows)]
+    while waiting:
+        start, stop = waiting.pop()
+        try:
+            outputs += run(batch if stop - start == batch.num_rows else batch.take(pa.array(np.arange(start, stop))))
+        except Exception as error:  # noqa: BLE001 - user code may raise anything
+            if stop - start <= 1:
+                failed.append((start, error))
+            else:
+                middle = (start + stop) // 2
+                waiting += [(middle, stop), (start, middle)]
+    return outputs, failed
+
+
 def batch_failed(
     operator: str, batch: pa.RecordBatch, run: Callable[[pa.RecordBatch], object], error: Exception
 ) -> OperatorFailed:
@@ -107,7 +130,7 @@ def operator_failed(operator: str, error: Exception, record: str, *, note: str =
     )
 
 
-def location(error: Exception) -> str:
+def location(error: BaseException) -> str:
     """File, line and function where the user's own code was last, in the deepest frame if it never was."""
     frames = traceback.extract_tb(error.__traceback__)
     if not frames:
@@ -124,6 +147,14 @@ def _is_users(path: str) -> bool:
 def record_of(batch: pa.RecordBatch, row: int) -> str:
     """One row as JSON, cut to a length that fits into a message."""
     return as_json({name: batch.column(i)[row].as_py() for i, name in enumerate(batch.schema.names)})
+
+
+def whole_record(batch: pa.RecordBatch, row: int) -> str:
+    """One row as JSON, however long it is; what JSON has no form for is text, bytes are hexadecimal."""
+    record = {name: batch.column(i)[row].as_py() for i, name in enumerate(batch.schema.names)}
+    return json.dumps(
+        record, ensure_ascii=False, default=lambda value: value.hex() if isinstance(value, bytes) else str(value)
+    )
 
 
 def as_json(record: Mapping[str, Any]) -> str:
