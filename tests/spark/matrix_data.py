@@ -101,10 +101,10 @@ def check_records(
         by_key[(row["key"], row.get("port", 0))].append(row)
     for mine in by_key.values():
         mine.sort(key=lambda row: row["seq"])
-        if copies == 1:
+        if any(row["seq"] for row in mine):
             faults.misplaced += sum(row["seq"] != place for place, row in enumerate(mine, 1))
         last: dict[Any, int] = {}
-        for row in mine:
+        for row in mine if mine[0]["seq"] else ():
             number = row["number"] if row["number"] != FLUSH_NUMBER else 1 << 60
             faults.disordered += number < last.get(row["source"], -1)
             last[row["source"]] = number

@@ -12,7 +12,16 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 import penstock as pen
-from tests.spark.matrix_data import DISORDER_US, RECORD, Faults, Input, check_records, make_input
+from tests.spark.matrix_data import (
+    DISORDER_US,
+    RECORD,
+    WINDOW_US,
+    Faults,
+    Input,
+    check_records,
+    check_windows,
+    make_input,
+)
 from tests.spark.streams import paimon, rows_in, stream
 
 if TYPE_CHECKING:
@@ -22,6 +31,7 @@ ROWS = 900
 SLOW_ROWS = 120
 ROW_COST_S = 0.0003
 SLOW_ROW_COST_S = 0.005
+WINDOWS = "shop.windows"
 COUNTED = "source string, number bigint, key bigint, ts timestamp, seq bigint"
 
 
@@ -35,6 +45,64 @@ class Count(pen.KeyedProcess):
         for row in rows:
             state.seen = (state.seen or 0) + 1
             out.emit(source=row["source"], number=row["number"], key=row["key"], ts=row["ts"], seq=state.seen)
+
+
+class CountAll(pen.ConnectProcess):
+    """Numbers the records of each key over three inputs."""
+
+    inputs = ("a", "b", "c")
+    output = COUNTED
+    seen = pen.value("bigint")
+
+    def process(self, input, key, rows, state, out):
+        Count.process(self, key, rows, state, out)
+
+
+class CountTwice(pen.ConnectProcess):
+    """The same stream over two edges, counted per edge."""
+
+    inputs = ("left", "right")
+    output = f"{COUNTED}, port int"
+    left = pen.value("bigint")
+    right = pen.value("bigint")
+
+    def process(self, input, key, rows, state, out):
+        for row in rows:
+            seen = (getattr(state, input) or 0) + 1
+            setattr(state, input, seen)
+            out.emit(**{**row, "seq": seen}, port=self.inputs.index(input))
+
+
+class Ruled(pen.ConnectProcess):
+    """Numbers the records of each key, and tells how many broadcast rows were seen before, and how often the most seen."""
+
+    inputs = ("records", "rules")
+    output = f"{COUNTED}, rules bigint, most bigint"
+    seen = pen.value("bigint")
+    rule = pen.broadcast_map("bigint", "bigint")
+
+    def process(self, input, key, rows, state, out):
+        rules, most = len(state.rule), max(state.rule.values(), default=0)
+        for row in rows:
+            state.seen = (state.seen or 0) + 1
+            fields = {name: row[name] for name in ("source", "number", "key", "ts")}
+            out.emit(**fields, seq=state.seen, rules=rules, most=most)
+
+    def process_broadcast(self, input, rows, broadcast):
+        for row in rows:
+            broadcast.rule[row["number"]] = broadcast.rule.get(row["number"], 0) + 1
+
+
+class RuledUnkeyed(Ruled):
+    """The same without keys: there is nothing to count by."""
+
+    seen = None
+
+    def process(self, input, key, rows, state, out):
+        rules, most = len(state.rule), max(state.rule.values(), default=0)
+        for row in rows:
+            fields = {name: row[name] for name in ("source", "number", "key", "ts")}
+            out.emit(**fields, seq=0, rules=rules, most=most)
 
 
 def takes(cost_s: float) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
@@ -84,15 +152,72 @@ class Shape:
         return faults
 
 
+def with_windows(counted: pen.Stream, folder: Path, cost: float) -> Sequence[pen.Output]:
+    """Records into one table behind a slow map, windows of them into another."""
+    slow = counted.map_batches(takes(cost), name="slow")
+    windows = slow.key_by("key").window(pen.tumbling(WINDOW_US / 1e6)).aggregate(n=pen.count(), name="windows")
+    return [slow.write(paimon(folder), name="records"), windows.write(paimon(folder, WINDOWS), name="window_rows")]
+
+
+def _windows_checks(faults: Faults, folder: Path, data: Input) -> None:
+    check_records(faults, rows_in(folder), data.rows())
+    check_windows(faults, rows_in(folder, WINDOWS), data.rows())
+
+
 def _pipeline(spark: SparkSession, folder: Path, cost: float) -> Sequence[pen.Output]:
+    counted = read(spark, folder, "a").map_batches(lambda batch: batch).key_by("key").process(Count, name="count")
+    return with_windows(counted, folder, cost)
+
+
+def _large(spark: SparkSession, folder: Path, cost: float) -> Sequence[pen.Output]:
     counted = read(spark, folder, "a").map_batches(lambda batch: batch).key_by("key").process(Count, name="count")
     return [counted.map_batches(takes(cost), name="slow").write(paimon(folder))]
 
 
 def _union(spark: SparkSession, folder: Path, cost: float) -> Sequence[pen.Output]:
     a, b, c = (read(spark, folder, source) for source in "abc")
-    counted = a.union(b, c).key_by("key").process(Count, name="count")
-    return [counted.map_batches(takes(cost), name="slow").write(paimon(folder))]
+    return with_windows(a.union(b, c).key_by("key").process(Count, name="count"), folder, cost)
+
+
+def _multi_input(spark: SparkSession, folder: Path, cost: float) -> Sequence[pen.Output]:
+    a, b, c = (read(spark, folder, source).key_by("key") for source in "abc")
+    return with_windows(a.connect(b, c, process=CountAll, name="count"), folder, cost)
+
+
+def _two_edges(spark: SparkSession, folder: Path, cost: float) -> Sequence[pen.Output]:
+    counted = read(spark, folder, "a").key_by("key").process(Count, name="count")
+    twice = counted.key_by("key").connect(counted.key_by("key"), process=CountTwice, name="twice")
+    return [twice.map_batches(takes(cost), name="slow").write(paimon(folder))]
+
+
+def _keyed_broadcast(spark: SparkSession, folder: Path, cost: float) -> Sequence[pen.Output]:
+    rules = read(spark, folder, "r").broadcast()
+    ruled = read(spark, folder, "a").key_by("key").connect(rules, process=Ruled, name="ruled")
+    return with_windows(ruled, folder, cost)
+
+
+def _broadcast(spark: SparkSession, folder: Path, cost: float) -> Sequence[pen.Output]:
+    rules = read(spark, folder, "r").broadcast()
+    ruled = read(spark, folder, "a").connect(rules, process=RuledUnkeyed, name="ruled")
+    return [ruled.map_batches(takes(cost), name="slow").write(paimon(folder))]
+
+
+def _rules_checks(faults: Faults, folder: Path, data: Input) -> None:
+    """B9: a record sees each broadcast row of its micro-batch and of those before exactly once."""
+    records = [row for row in data.rows() if row["source"] == "a"]
+    found = rows_in(folder)
+    check_records(faults, found, records)
+    before: dict[int, int] = {}
+    rules = 0
+    for mine, theirs in zip(data.files["a"], data.files["r"], strict=True):
+        rules += theirs.num_rows
+        before.update(dict.fromkeys(mine["number"].to_pylist(), rules))
+    faults.wrong += sum(row["rules"] < before[row["number"]] or row["most"] != 1 for row in found)
+
+
+def _keyed_broadcast_checks(faults: Faults, folder: Path, data: Input) -> None:
+    _rules_checks(faults, folder, data)
+    check_windows(faults, rows_in(folder, WINDOWS), [row for row in data.rows() if row["source"] == "a"])
 
 
 def _half_empty(spark: SparkSession, folder: Path, cost: float) -> Sequence[pen.Output]:
@@ -140,13 +265,19 @@ LARGE = (100, 8 * BUFFER, 24 * BUFFER)
 """Records of many times a read, some larger than the whole prefetch budget."""
 
 SHAPES: dict[str, Shape] = {
-    "pipeline": Shape(_pipeline),
-    "union": Shape(_union, ("a", "b", "c")),
+    "pipeline": Shape(_pipeline, checks=_windows_checks),
+    "multi_input": Shape(_multi_input, ("a", "b", "c"), _windows_checks),
+    "union": Shape(_union, ("a", "b", "c"), _windows_checks),
+    "keyed_broadcast": Shape(_keyed_broadcast, ("a", "r"), _keyed_broadcast_checks),
+    "broadcast": Shape(_broadcast, ("a", "r"), _rules_checks),
+    "two_edges": Shape(
+        _two_edges, checks=lambda faults, folder, data: check_records(faults, rows_in(folder), data.rows(), copies=2)
+    ),
     "keyed_stages": Shape(_keyed_stages, stages=_keyed_stages_parallelism),
     "half_empty_union": Shape(_half_empty, ("a", "b", "c"), _half_empty_checks),
     "several_outputs": Shape(_several_outputs, checks=_several_outputs_checks),
     "large_records": Shape(
-        _pipeline,
+        _large,
         pads=LARGE,
         options={"prefetch_bytes": 8 * BUFFER, "segment_bytes": 8 * BUFFER, "max_in_flight": "10 GB"},
     ),
