@@ -1,5 +1,5 @@
-"""Looks for lost records where others lost some: a keyed stream connected with a broadcast one, rescaled from 7 to 2, with
-event-time windows, again and again while other processes fight for the processors.
+"""Looks for lost records where others lost some: a keyed stream connected with a broadcast one, rescaled from 7 to 2,
+with event-time windows, again and again while other processes fight for the processors.
 
     python -m tests.spark.hunt --runs 300 [--seed N]
 """

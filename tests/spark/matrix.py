@@ -188,7 +188,7 @@ def run_one(spark: SparkSession, case: Case) -> bool:
     with tempfile.TemporaryDirectory(prefix="penstock-matrix-") as folder:
         try:
             outcome = Run(spark, case, Path(folder))()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - a failed case must not hide the others
             print(f"FAIL {case}: {type(error).__name__}: {error}", flush=True)
             return False
         verdict = "FAIL" if outcome.faults.any() else "ok  "

@@ -54,7 +54,7 @@ class CountAll(pen.ConnectProcess):
     output = COUNTED
     seen = pen.value("bigint")
 
-    def process(self, input, key, rows, state, out):
+    def process(self, port, key, rows, state, out):
         Count.process(self, key, rows, state, out)
 
 
@@ -66,29 +66,29 @@ class CountTwice(pen.ConnectProcess):
     left = pen.value("bigint")
     right = pen.value("bigint")
 
-    def process(self, input, key, rows, state, out):
+    def process(self, port, key, rows, state, out):
         for row in rows:
-            seen = (getattr(state, input) or 0) + 1
-            setattr(state, input, seen)
-            out.emit(**{**row, "seq": seen}, port=self.inputs.index(input))
+            seen = (getattr(state, port) or 0) + 1
+            setattr(state, port, seen)
+            out.emit(**{**row, "seq": seen}, port=self.inputs.index(port))
 
 
 class Ruled(pen.ConnectProcess):
-    """Numbers the records of each key, and tells how many broadcast rows were seen before, and how often the most seen."""
+    """Numbers the records of each key; tells how many broadcast rows were seen before, and the most often seen one."""
 
     inputs = ("records", "rules")
     output = f"{COUNTED}, rules bigint, most bigint"
     seen = pen.value("bigint")
     rule = pen.broadcast_map("bigint", "bigint")
 
-    def process(self, input, key, rows, state, out):
+    def process(self, port, key, rows, state, out):
         rules, most = len(state.rule), max(state.rule.values(), default=0)
         for row in rows:
             state.seen = (state.seen or 0) + 1
             fields = {name: row[name] for name in ("source", "number", "key", "ts")}
             out.emit(**fields, seq=state.seen, rules=rules, most=most)
 
-    def process_broadcast(self, input, rows, broadcast):
+    def process_broadcast(self, port, rows, broadcast):
         for row in rows:
             broadcast.rule[row["number"]] = broadcast.rule.get(row["number"], 0) + 1
 
@@ -98,7 +98,7 @@ class RuledUnkeyed(Ruled):
 
     seen = None
 
-    def process(self, input, key, rows, state, out):
+    def process(self, port, key, rows, state, out):
         rules, most = len(state.rule), max(state.rule.values(), default=0)
         for row in rows:
             fields = {name: row[name] for name in ("source", "number", "key", "ts")}

@@ -56,7 +56,9 @@ def numbers(batch: pa.RecordBatch | None) -> list[int]:
 
 def test_each_input_gets_its_own_rows_in_order() -> None:
     rows = [(n % 3 == 0, n) for n in range(30)]
-    (left, right), writers = opened([mixed([(int(p), n) for p, n in rows[k : k + 7]]) for k in range(0, 30, 7)], 1 << 20)
+    (left, right), writers = opened(
+        [mixed([(int(p), n) for p, n in rows[k : k + 7]]) for k in range(0, 30, 7)], 1 << 20
+    )
     seen: dict[int, list[int]] = {0: [], 1: []}
     for number, live in enumerate((right, left)):
         while (batch := live.peek()) is not None:
