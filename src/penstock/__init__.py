@@ -5,9 +5,11 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.errors import PenstockError
 from penstock.operators.aggregates import count, first, last, max, mean, min, sum  # noqa: A004
+from penstock.operators.connect import ConnectProcess
+from penstock.operators.declare import broadcast_map, value
 from penstock.operators.event_loop import AsyncFunction
-from penstock.operators.process import KeyedProcess, value
-from penstock.pipeline import KeyedStream, Output, Stream, read, start
+from penstock.operators.process import KeyedProcess
+from penstock.pipeline import BroadcastStream, KeyedStream, Output, Stream, read, start
 from penstock.sinks.discard import Discard
 from penstock.sinks.paimon import Paimon
 
@@ -19,6 +21,8 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AsyncFunction",
+    "BroadcastStream",
+    "ConnectProcess",
     "Discard",
     "KeyedProcess",
     "KeyedStream",
@@ -27,6 +31,7 @@ __all__ = [
     "PenstockError",
     "Query",
     "Stream",
+    "broadcast_map",
     "count",
     "first",
     "last",

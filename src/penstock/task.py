@@ -30,6 +30,7 @@ from penstock.graph import Edge, SinkBinding, Stage, Table, ToEdge, ToOperator, 
 from penstock.holding import HeldSteps
 from penstock.operators.base import (
     NO_WATERMARK,
+    CountingOperator,
     Emitted,
     HoldingOperator,
     Operator,
@@ -391,6 +392,7 @@ class _Attempt:
             sinks=sinks,
             watermark=None if self._done_until == NO_WATERMARK else self._done_until,
             due=due,
+            counters=self._counters(),
             timing=Timing(
                 elapsed_s=elapsed_s(),
                 stepped_s=stepped.seconds,
@@ -406,6 +408,15 @@ class _Attempt:
         if node.spec.timed:
             due = cast("TimedOperator", self._operators[0]).next_due()
             yield DueReport(operator=node.spec.name, event_time=due.event_time, processing_time=due.processing_time)
+
+    def _counters(self) -> dict[str, int]:
+        return {
+            f"{node.spec.name}.{name}": count
+            for node, operator in zip(self._stage.nodes, self._operators, strict=True)
+            if isinstance(operator, CountingOperator)
+            for name, count in operator.counters().items()
+            if count
+        }
 
     def _row_cost_s(self, *, broadcast: bool) -> float | None:
         """Of the dearest input, if any."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -192,6 +192,15 @@ class HoldingOperator(Operator, Protocol):
 
     def close(self) -> None:
         """Ends everything that goes on; called in any case."""
+        ...
+
+
+@runtime_checkable
+class CountingOperator(Protocol):
+    """An operator that counts things for people, such as late rows. Optional."""
+
+    def counters(self) -> Mapping[str, int]:
+        """What was counted in this attempt, by name; asked once, after `finish`. Summed up in the checkpoint."""
         ...
 
 
