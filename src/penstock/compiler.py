@@ -17,7 +17,8 @@ import pyarrow as pa
 from penstock.channel.hashing import why_no_key
 from penstock.errors import PipelineError
 from penstock.graph import Edge, Pipeline, SinkBinding, Source, Stage, StageNode, Target, ToEdge, ToOperator, ToSink
-from penstock.operators.base import OperatorSpec
+from penstock.operators.base import DEAD_LETTERS, OperatorSpec
+from penstock.operators.deadletters import LETTER_SCHEMA
 from penstock.operators.passing import Pass
 from penstock.protocol.eventtime import SourceTime
 from penstock.sinks.base import Sink
@@ -156,14 +157,15 @@ def check_columns(schema: pa.Schema, where: str) -> None:
         )
 
 
-def compile_pipeline(outputs: Sequence[SinkNode]) -> Pipeline:
-    """Stages in topological order for everything that leads to `outputs`.
+def compile_pipeline(outputs: Sequence[SinkNode], dead_letters: Sink | None = None) -> Pipeline:
+    """Stages in topological order for everything that leads to `outputs`; dead letters for which no side output was
+    taken go to `dead_letters`.
 
     Raises: `PipelineError`.
     """
     if not outputs:
         raise PipelineError("nothing to start", cause="no output was given", next_step="end a stream with .write(sink)")
-    return _Compiler(outputs).compile()
+    return _Compiler(outputs, dead_letters).compile()
 
 
 @dataclass(slots=True)
@@ -198,8 +200,8 @@ def _dealt(edge: Edge, dealt: frozenset[str]) -> Edge:
 
 
 class _Compiler:
-    def __init__(self, outputs: Sequence[SinkNode]) -> None:
-        self._outputs = outputs
+    def __init__(self, outputs: Sequence[SinkNode], dead_letters: Sink | None) -> None:
+        self._outputs, self._dead_letters = outputs, dead_letters
         self._names: set[str] = set()
         self._sources: dict[SourceNode, Source] = {}
         self._drafts: list[_StageDraft] = []
@@ -215,6 +217,7 @@ class _Compiler:
                 self._add_operator(node)
         for output in self._outputs:
             self._add_sink(output)
+        self._add_dead_letters()
         dealt = self._dealt_edges()
         return Pipeline(tuple(self._sources.values()), tuple(draft.freeze(dealt) for draft in self._drafts))
 
@@ -315,6 +318,25 @@ class _Compiler:
         draft = self._send(upstream, ToSink(name))
         draft.sinks.append(SinkBinding(name, output.sink, schema_of(upstream)))
 
+    def _add_dead_letters(self) -> None:
+        """One sink for all operators, whatever stages they are in: it takes rows in any order."""
+        unread = [
+            node
+            for node, (draft, index) in self._place.items()
+            if DEAD_LETTERS in node.spec.side_outputs and DEAD_LETTERS not in draft.targets[index]
+        ]
+        if self._dead_letters is None:
+            if unread:
+                raise _nowhere([self._place[node][0].specs[self._place[node][1]].name for node in unread])
+            return
+        if not unread or bool(getattr(self._dead_letters, "primary_key", None)):
+            raise _no_letters(self._dead_letters, keyed=bool(unread))
+        binding = SinkBinding(self._unique(DEAD_LETTERS, given=True), self._dead_letters, LETTER_SCHEMA)
+        for node in unread:
+            draft = self._send(SideNode(node, DEAD_LETTERS), ToSink(binding.name))
+            if binding not in draft.sinks:
+                draft.sinks.append(binding)
+
     def _renamed(self, node: OperatorNode) -> OperatorSpec:
         name = self._unique(node.spec.name, given=node.named)
         return node.spec if name == node.spec.name else dataclasses.replace(node.spec, name=name)  # type: ignore[type-var]
@@ -338,6 +360,28 @@ class _Compiler:
             name = f"{base}-{count}"
         self._names.add(name)
         return name
+
+
+def _nowhere(operators: Sequence[str]) -> PipelineError:
+    return PipelineError(
+        f"dead letters of {', '.join(operators)} go nowhere",
+        cause='on_error="dead_letter" needs a table for the records that fail',
+        next_step="give start() a sink, dead_letters=pen.Paimon(…), or write stream.side('dead_letters') to one",
+    )
+
+
+def _no_letters(sink: Sink, *, keyed: bool) -> PipelineError:
+    if keyed:
+        return PipelineError(
+            f"dead letters cannot go to {sink.description}",
+            cause="it has a primary key, and dead letters have none",
+            next_step="use an append table for them",
+        )
+    return PipelineError(
+        f"nothing writes dead letters to {sink.description}",
+        cause='no operator has on_error="dead_letter", or all of them have their side output taken',
+        next_step='add on_error="dead_letter" to an operator, or leave dead_letters= away',
+    )
 
 
 def _in_order(outputs: Iterable[SinkNode]) -> list[Node]:

@@ -151,8 +151,8 @@ class Pipeline:
             yield from stage.inputs
 
     def sinks(self) -> Iterator[SinkBinding]:
-        for stage in self.stages:
-            yield from stage.sinks
+        """Each once, though several stages may write dead letters to one."""
+        yield from {binding.name: binding for stage in self.stages for binding in stage.sinks}.values()
 
     def stage_of(self) -> Mapping[str, str]:
         """Stage name by operator name."""

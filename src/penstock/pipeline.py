@@ -303,29 +303,36 @@ class Output:
     node: SinkNode
 
     def start(
-        self, checkpoint: str | os.PathLike[str], *, listeners: tuple[Listener, ...] = (), **options: object
+        self,
+        checkpoint: str | os.PathLike[str],
+        *,
+        listeners: tuple[Listener, ...] = (),
+        dead_letters: Sink | None = None,
+        **options: object,
     ) -> Query:
-        """Starts the query; see `Config` for the options.
+        """Starts the query; see `Config` for the options, `start` for the rest.
 
         Raises: `PenstockError`.
         """
-        return start(self, checkpoint=checkpoint, listeners=listeners, **options)
+        return start(self, checkpoint=checkpoint, listeners=listeners, dead_letters=dead_letters, **options)
 
 
 def start(
     *outputs: Output,
     checkpoint: str | os.PathLike[str],
     listeners: tuple[Listener, ...] = (),
+    dead_letters: Sink | None = None,
     **options: object,
 ) -> Query:
-    """Starts one query with one or several outputs.
+    """Starts one query with one or several outputs. Records that fail in an operator with ``on_error="dead_letter"`` go
+    to the sink `dead_letters`.
 
     Raises: `PenstockError`.
     """
     from penstock.spark.launch import launch
 
     config = Config.of(checkpoint, **options)
-    return launch(compile_pipeline([output.node for output in outputs]), config, listeners)
+    return launch(compile_pipeline([output.node for output in outputs], dead_letters), config, listeners)
 
 
 def _connected(

@@ -29,6 +29,7 @@ from penstock.errors import PenstockError
 from penstock.graph import Edge, SinkBinding, Stage, Table, ToEdge, ToOperator, ToSink
 from penstock.holding import HeldSteps
 from penstock.operators.base import (
+    DEAD_LETTERS,
     NO_WATERMARK,
     CountingOperator,
     Emitted,
@@ -41,6 +42,7 @@ from penstock.operators.base import (
     Time,
     TimedOperator,
 )
+from penstock.operators.deadletters import sample_of
 from penstock.protocol.garbage import file_path
 from penstock.protocol.ids import CheckpointId, Generation
 from penstock.protocol.keygroups import KeyGroupRange
@@ -143,6 +145,7 @@ class _Attempt:
         self.gate = Gate([self._open_channel(edge, live) for edge in stage.inputs], stage.head.port_ranks)
         self._time = Time(mine.groups, self.gate.watermarks(mine.groups), plan.now, plan.max_parallelism)
         self._done_until = NO_WATERMARK
+        self._samples: dict[str, str] = {}
         self._slicers = [Slicer(plan.row_cost_s) for _ in stage.inputs]
 
     # -- opening -------------------------------------------------------------------------------------------------
@@ -303,6 +306,8 @@ class _Attempt:
             batch, targets = (
                 (item.batch, node.sides.get(item.output, ())) if isinstance(item, Side) else (item, node.targets)
             )
+            if isinstance(item, Side) and item.output == DEAD_LETTERS:
+                self._samples.setdefault(node.spec.name, sample_of(item.batch))
             if batch.num_rows == 0:
                 continue
             for target in targets:
@@ -393,6 +398,7 @@ class _Attempt:
             watermark=None if self._done_until == NO_WATERMARK else self._done_until,
             due=due,
             counters=self._counters(),
+            samples=self._samples,
             timing=Timing(
                 elapsed_s=elapsed_s(),
                 stepped_s=stepped.seconds,

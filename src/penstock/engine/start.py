@@ -12,6 +12,7 @@ from pathlib import PurePosixPath
 
 import penstock
 from penstock.config import Config
+from penstock.engine.breaker import Breaker
 from penstock.engine.checkpoints import Checkpoints, Driver
 from penstock.engine.cluster import Cluster
 from penstock.engine.collect import Collector
@@ -75,6 +76,7 @@ def start_query(
         parallelism=parallelism,
         epoch_s=config.epoch,
         now=utc_now,
+        breaker=Breaker(config.max_error_rate),
     )
     query = Query(name=name, pipeline=pipeline, config=config, runner=runner, feed=feed, history=history)
     coordinator = _coordinator(query, checkpoints, owned, history)

@@ -12,7 +12,7 @@ import queue
 import random
 import time
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from statistics import median
@@ -210,10 +210,14 @@ class CallOperator:
         if good:
             yield self._output(good, [result for _, _, result in leaving if not isinstance(result, Exception)])
         if self._letters is not None:
+            self._letters.tried += len(leaving)
             for part, row, result in leaving:
                 if isinstance(result, Exception):
                     self._letters.add(part.batch, row, result)
             yield from self._letters.take()
+
+    def counters(self) -> Mapping[str, int]:
+        return {} if self._letters is None else self._letters.counters()
 
     def unfinished(self) -> list[Unfinished]:
         self.close()

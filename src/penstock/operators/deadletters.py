@@ -13,9 +13,13 @@ import pyarrow as pa
 
 from penstock.errors import PipelineError
 from penstock.operators.base import DEAD_LETTERS, OperatorContext, Side
-from penstock.operators.failing import location, whole_record
+from penstock.operators.failing import RECORD_CHARS_MAX, location, shortened, whole_record
 
 OnError: TypeAlias = Literal["stop", "dead_letter"]
+
+TRIED = "tried"
+FAILED = "dead_letters"
+"""Names of counters: how many records an operator with dead letters got, and how many of them failed."""
 
 _MOMENT = pa.timestamp("us", "UTC")
 LETTER_SCHEMA = pa.schema(
@@ -70,9 +74,12 @@ class Letters:
     def __init__(self, operator: str, event_time: str | None, context: OperatorContext) -> None:
         self._operator, self._event_time, self._context = operator, event_time, context
         self._rows: list[dict[str, Any]] = []
+        self._failed = 0
+        self.tried = 0
 
     def add(self, batch: pa.RecordBatch, row: int, error: BaseException) -> None:
         """`row` of `batch` made user code raise `error`."""
+        self._failed += 1
         event_time = None
         if self._event_time is not None:
             event_time = batch.column(self._event_time)[row].cast(_MOMENT)
@@ -89,6 +96,9 @@ class Letters:
             }
         )
 
+    def counters(self) -> Mapping[str, int]:
+        return {TRIED: self.tried, FAILED: self._failed}
+
     def take(self) -> list[Side]:
         """What was collected since the last call, as output."""
         if not self._rows:
@@ -96,6 +106,12 @@ class Letters:
         rows, self._rows = self._rows, []
         columns = [pa.array([row[field.name] for row in rows], field.type) for field in LETTER_SCHEMA]
         return [Side(DEAD_LETTERS, pa.RecordBatch.from_arrays(columns, schema=LETTER_SCHEMA))]
+
+
+def sample_of(letters: pa.RecordBatch) -> str:
+    """The first of some dead letters, in words."""
+    first = letters.slice(0, 1).to_pylist()[0]
+    return shortened(f"{first['error']}: {first['message']}, record {first['record']}", RECORD_CHARS_MAX)
 
 
 def _message(error: BaseException) -> str:

@@ -113,7 +113,7 @@ def operator_failed(operator: str, error: Exception, record: str, *, note: str =
     if isinstance(error, BadOutput):
         seen, cause, next_step = str(error), "the function's output does not fit its schema", error.next_step
     else:
-        seen = _shortened(f"{type(error).__name__}: {error}", _MESSAGE_CHARS_MAX)
+        seen = shortened(f"{type(error).__name__}: {error}", _MESSAGE_CHARS_MAX)
         if place := location(error):
             seen += f" (at {place})"
         cause = "the function cannot take this record"
@@ -132,12 +132,12 @@ def operator_failed(operator: str, error: Exception, record: str, *, note: str =
 
 def location(error: BaseException) -> str:
     """File, line and function where the user's own code was last, in the deepest frame if it never was."""
-    frames = traceback.extract_tb(error.__traceback__)
+    frames = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     if not frames:
         return ""
-    own = [frame for frame in frames if _is_users(frame.filename)]
-    frame = (own or frames)[-1]
-    return f"{frame.filename}:{frame.lineno} in {frame.name}"
+    own = [(code, line) for code, line in frames if _is_users(code.co_filename)]
+    code, line = (own or frames)[-1]
+    return f"{code.co_filename}:{line} in {code.co_name}"
 
 
 def _is_users(path: str) -> bool:
@@ -163,7 +163,7 @@ def as_json(record: Mapping[str, Any]) -> str:
     >>> as_json({"user": 7, "picture": b"\\x01\\xff"})
     '{"user": 7, "picture": "01ff"}'
     """
-    return _shortened(json.dumps(_plain(record), ensure_ascii=False, default=str), RECORD_CHARS_MAX)
+    return shortened(json.dumps(_plain(record), ensure_ascii=False, default=str), RECORD_CHARS_MAX)
 
 
 def _plain(value: Any) -> Any:
@@ -181,5 +181,5 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _shortened(text: str, chars_max: int) -> str:
+def shortened(text: str, chars_max: int) -> str:
     return text if len(text) <= chars_max else text[: chars_max - 1] + "…"

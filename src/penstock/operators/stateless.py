@@ -150,7 +150,11 @@ class BatchOperator:
             raise batch_failed(self._name, records.batch, self._apply, error) from error
         return iter(outputs)
 
+    def counters(self) -> Mapping[str, int]:
+        return {} if self._letters is None else self._letters.counters()
+
     def _passing(self, batch: pa.RecordBatch, letters: Letters) -> Iterator[Emitted]:
+        letters.tried += batch.num_rows
         outputs, failed = run_passing(batch, self._apply)
         for row, error in failed:
             letters.add(batch, row, error)
@@ -180,7 +184,11 @@ class RowOperator:
         if outputs:
             yield self._fit(records.batch, outputs, ends)
         if self._letters is not None:
+            self._letters.tried += records.rows
             yield from self._letters.take()
+
+    def counters(self) -> Mapping[str, int]:
+        return {} if self._letters is None else self._letters.counters()
 
     def _fit(self, batch: pa.RecordBatch, outputs: list[Mapping[str, Any]], ends: list[int]) -> pa.RecordBatch:
         """The output as columns; of input row k it is the part that ends before ``ends[k]``."""

@@ -95,6 +95,8 @@ class SubtaskReport(msgspec.Struct, frozen=True, kw_only=True):
     """Everything up to here was done in all key groups of the subtask."""
     due: tuple[DueReport, ...] = ()
     counters: dict[str, int] = {}
+    samples: dict[str, str] = {}
+    """By operator: one of the records that became dead letters, for the message of an error."""
     timing: Timing | None = None
     failure: ErrorReport | None = None
 

@@ -30,6 +30,7 @@ from penstock.protocol.ids import BatchId
 from penstock.protocol.keygroups import groups_of
 from penstock.protocol.plan import StagePlan
 from penstock.protocol.report import SubtaskReport
+from penstock.sinks.base import Sink
 from penstock.store.base import Store
 from penstock.task import Limits, run_subtask
 
@@ -141,7 +142,13 @@ class InlineRun:
     cluster: InlineCluster | None = None
     prepare: Callable[[InlineCluster], None] = lambda _: None
 
-    def start(self, *outputs: Output, listeners: tuple[Listener, ...] = (), **options: object) -> Query:
+    def start(
+        self,
+        *outputs: Output,
+        listeners: tuple[Listener, ...] = (),
+        dead_letters: Sink | None = None,
+        **options: object,
+    ) -> Query:
         config = Config.of(**options)  # type: ignore[arg-type]
         limits = Limits(segment_bytes=config.segment_bytes, prefetch_bytes=config.prefetch_bytes)
 
@@ -151,6 +158,6 @@ class InlineRun:
             self.prepare(self.cluster)
             return self.cluster
 
-        pipeline = compile_pipeline([output.node for output in outputs])
+        pipeline = compile_pipeline([output.node for output in outputs], dead_letters)
         surroundings = Surroundings(cluster, lambda _: InlineFeed(self.batches, self.accepted))
         return start_query(pipeline, config, surroundings, listeners)
