@@ -36,6 +36,8 @@ class SourceNode:
     frame: object
     event_time: str | None = None
     time: SourceTime | None = None
+    derived: bool = False
+    """Made of what a user read, by SQL: of several, all but the first get another name."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -210,7 +212,7 @@ class _Compiler:
     def compile(self) -> Pipeline:
         for node in _in_order(self._outputs):
             if isinstance(node, SourceNode):
-                name = self._unique(node.name, given=True)
+                name = self._unique(node.name, given=not node.derived)
                 self._sources[node] = Source(name, node.schema, node.frame, node.time)
         for node in _in_order(self._outputs):
             if isinstance(node, OperatorNode):

@@ -5,7 +5,7 @@ Nothing runs until `start`. Streams are immutable; each method returns a new one
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -39,6 +39,7 @@ from penstock.operators.process import KeyedProcess, Process
 from penstock.operators.stateless import Filter, FlatMap, MapBatches
 from penstock.protocol.eventtime import SourceTime
 from penstock.sinks.base import Sink
+from penstock.sql import pushed_down, with_expressions
 
 Duration: TypeAlias = "str | float | timedelta"
 
@@ -141,6 +142,35 @@ class Stream:
     def broadcast(self) -> BroadcastStream:
         """The stream as an input of which every subtask gets every record."""
         return BroadcastStream(self.node)
+
+    def select(self, *expressions: str) -> Stream:
+        """Columns by Spark SQL, such as ``"user", "amount * 2 AS twice"``; only before the first operator.
+
+        Raises: `PipelineError`.
+        """
+        from penstock.spark import sqltext
+
+        return Stream(pushed_down(self.node, "select()", lambda frame: sqltext.select(frame, expressions)))
+
+    def where(self, condition: str) -> Stream:
+        """The rows for which a condition in Spark SQL is true; only before the first operator.
+
+        Raises: `PipelineError`.
+        """
+        from penstock.spark import sqltext
+
+        return Stream(pushed_down(self.node, "where()", lambda frame: sqltext.where(frame, condition)))
+
+    def with_column(self, column: str, expression: str) -> Stream:
+        """One more column, or another one of that name, by Spark SQL; only before the first operator.
+
+        Raises: `PipelineError`.
+        """
+        from penstock.spark import sqltext
+
+        return Stream(
+            pushed_down(self.node, "with_column()", lambda frame: sqltext.with_column(frame, column, expression))
+        )
 
     def map_batches(
         self,
@@ -263,8 +293,13 @@ class KeyedStream:
 
         Raises: `PipelineError`.
         """
-        spec = RunningAggregate(name or "aggregate", schema_of(self.node), self.keys, aggregates)
-        return self._then(spec, name)
+        keyed = self.computing(aggregates.values())
+        spec = RunningAggregate(name or "aggregate", schema_of(keyed.node), self.keys, aggregates)
+        return keyed.then(spec, name)
+
+    def computing(self, aggregates: Iterable[object]) -> KeyedStream:
+        """The stream with a column for each aggregate over an expression in Spark SQL."""
+        return KeyedStream(with_expressions(self.node, aggregates), self.keys)
 
     def process(self, process: KeyedProcess | type[KeyedProcess], *, name: str | None = None) -> Stream:
         """User code per key, with state.
@@ -274,7 +309,7 @@ class KeyedStream:
         from penstock.spark.schemas import arrow_type
 
         spec = Process.declare(name or "process", schema_of(self.node), self.keys, process, resolve=arrow_type)
-        return self._then(spec, name)
+        return self.then(spec, name)
 
     def connect(
         self,
@@ -291,7 +326,8 @@ class KeyedStream:
         """
         return _connected((self, *others), process, name, hold_back)
 
-    def _then(self, spec: OperatorSpec, name: str | None) -> Stream:
+    def then(self, spec: OperatorSpec, name: str | None) -> Stream:
+        """What an operator makes of this stream."""
         check_columns(spec.output_schema, f"operator {spec.name}")
         return Stream(OperatorNode(spec, name is not None, (Input(self.node, self.keys),)))
 
