@@ -6,7 +6,7 @@ Nothing runs until `start`. Streams are immutable; each method returns a new one
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
@@ -301,15 +301,21 @@ class KeyedStream:
         """The stream with a column for each aggregate over an expression in Spark SQL."""
         return KeyedStream(with_expressions(self.node, aggregates), self.keys)
 
-    def process(self, process: KeyedProcess | type[KeyedProcess], *, name: str | None = None) -> Stream:
-        """User code per key, with state.
+    def process(
+        self,
+        process: KeyedProcess | type[KeyedProcess],
+        *,
+        name: str | None = None,
+        on_error: OnError = "stop",
+    ) -> Stream:
+        """User code per key, with state. With ``on_error="dead_letter"`` a row that fails is as if it had never come.
 
         Raises: `PipelineError`.
         """
         from penstock.spark.schemas import arrow_type
 
         spec = Process.declare(name or "process", schema_of(self.node), self.keys, process, resolve=arrow_type)
-        return self.then(spec, name)
+        return self.then(replace(spec, on_error=on_error, event_time=event_time_of(self.node)), name)
 
     def connect(
         self,

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -181,6 +182,49 @@ def test_dead_letters_without_a_table_and_a_table_without_them_are_refused(
             checkpoint=tmp_path,
             dead_letters=letters,
         )
+
+
+class Total(pen.KeyedProcess):
+    """Adds numbers up, and fails in the middle of a call, when state has changed already."""
+
+    output = SCHEMA.append(pa.field("total", pa.int64()))
+    total = pen.value(pa.int64())
+
+    def process(self, key: Row, rows: list[Row], state: Any, out: Any) -> None:
+        for row in rows:
+            state.total = (state.total or 0) + row["number"]
+            out.emit(user=key["user"], number=row["number"], total=state.total if row["number"] % 80 != 47 else "?")
+            if row["number"] % 80 == 7:
+                raise ValueError("a bad number")
+
+
+def test_state_is_as_if_a_failing_row_had_never_come(tmp_path: Path, table: str) -> None:
+    """D8, A6, A8: for code with state, whether it raises or gives what does not fit."""
+    clock = FakeClock()
+    output = (
+        stream_of(SCHEMA)
+        .map_batches(slow_map(clock), name="slow")
+        .key_by("user")
+        .process(Total, name="total", on_error="dead_letter")
+        .write(Memory(table))
+    )
+    run = InlineRun(batches_of(400, 3), clock, prepare=crash_in_job({1, 4}))
+    run.start(
+        output,
+        checkpoint=tmp_path,
+        epoch="100 ms",
+        epoch_retries=3,
+        parallelism={"slow": 1, "total": 3},
+        dead_letters=Memory(f"{table}-letters"),
+    ).await_termination(60)
+    rows = memory_table(table).rows().to_pylist()
+    for user in range(7):
+        totals = [row["total"] for row in rows if row["user"] == user]
+        assert totals == list(accumulate(n for n in range(1200) if n % 7 == user and not bad(n)))
+    letters = memory_table(f"{table}-letters").rows().to_pylist()
+    assert Counter((json.loads(letter["record"])["number"], letter["error"]) for letter in letters) == Counter(
+        (number, "BadOutput" if number % 80 == 47 else "ValueError") for number in range(1200) if bad(number)
+    )
 
 
 @given(st.lists(st.integers(0, 9), max_size=40), st.sets(st.integers(0, 9), max_size=4))

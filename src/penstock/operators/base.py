@@ -72,6 +72,11 @@ class Records:
     def rows(self) -> int:
         return self.batch.num_rows
 
+    def slice(self, start: int, rows: int | None = None) -> Records:
+        """Some of the rows, from `start` on."""
+        stop = self.rows if rows is None else start + rows
+        return Records(self.batch.slice(start, stop - start), self.hashes[start:stop], self.port, self.time)
+
 
 @dataclass(frozen=True, slots=True)
 class Side:
