@@ -1,4 +1,4 @@
-"""Removes files that no retained checkpoint names, in a background thread (B13).
+"""Removes files that no retained checkpoint names, in the background (B13).
 
 A crash between any two steps leaves at most files that nobody names; the next sweep finds them.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from penstock.engine.background import WHEN_WOKEN, Background, Pause, Spawn
 from penstock.engine.checkpoints import DATA_FOLDERS, Checkpoints, manifest_path
 from penstock.errors import PenstockError
 from penstock.protocol.garbage import garbage, retired
@@ -26,16 +27,17 @@ class Collector:
         checkpoints: Checkpoints,
         generation: Generation,
         retain: int,
-        on_failure: Callable[[Exception], None],
+        on_failure: Callable[[BaseException], None],
+        spawn: Spawn,
     ) -> None:
         self._checkpoints, self._generation, self._retain = checkpoints, generation, retain
         self._on_failure = on_failure
         self._retained: dict[CheckpointId, frozenset[str]] = {}
         self._published: list[Manifest] = []
         self._since_sweep = SWEEP_EVERY
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
         self._ending = False
-        self._thread = threading.Thread(target=self._run, name="penstock-collector", daemon=True)
+        self._background: Background = spawn("penstock-collector", self.step, on_failure)
 
     def start(self) -> None:
         """Learns what older checkpoints need, then goes on in the background."""
@@ -44,31 +46,31 @@ class Collector:
                 self._retained[checkpoint] = self._checkpoints.read(checkpoint).files()
             except PenstockError:
                 self._since_sweep = -1  # what a damaged manifest needs is not known: no sweep in this run
-        self._thread.start()
+        self._background.start()
 
     def published(self, manifest: Manifest) -> None:
-        with self._changed:
+        with self._lock:
             self._published.append(manifest)
-            self._changed.notify_all()
+        self._background.wake()
 
     def finish(self) -> None:
-        with self._changed:
+        with self._lock:
             self._ending = True
-            self._changed.notify_all()
-        self._thread.join()
+        self._background.wake()
+        self._background.join()
 
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                while not self._published and not self._ending:
-                    self._changed.wait()
-                if not self._published:
-                    return
-                batch, self._published = self._published, []
+    def step(self) -> Pause:
+        """Collects after everything that was published since the last step."""
+        with self._lock:
+            batch, self._published = self._published, []
+            if not batch and self._ending:
+                return None
+        if batch:
             try:
                 self._collect(batch)
             except Exception as error:  # garbage is harmless; a failed deletion must not stop the stream
                 self._on_failure(error)
+        return WHEN_WOKEN
 
     def _collect(self, published: list[Manifest]) -> None:
         store = self._checkpoints.store

@@ -56,6 +56,7 @@ class EpochRunner:
     parallelism: dict[str, int]
     epoch_s: float | None
     now: Callable[[], str]
+    clock: Callable[[], float] = time.monotonic
     discard: Callable[[Mapping[str, tuple[Committable, ...]]], None] = field(default=lambda _: None)
     pace: Pace = field(default_factory=Pace)
 
@@ -64,7 +65,7 @@ class EpochRunner:
 
         Raises: `JobFailed`, or the `PenstockError` that a subtask met; nothing was published then.
         """
-        started = time.monotonic()
+        started = self.clock()
         draft = Draft(edges=self.manifest.edges, state=self.manifest.state)
         reports: list[SubtaskReport] = []
         try:
@@ -80,11 +81,11 @@ class EpochRunner:
             # Nothing was published, so nothing of this epoch will ever be committed.
             self.discard(_committables(reports))
             raise
-        publishing = time.monotonic()
+        publishing = self.clock()
         manifest = self._next_manifest(draft, batch, sinks())
         manifest_bytes = self.checkpoints.publish(manifest)
         self.manifest = manifest
-        ended = time.monotonic()
+        ended = self.clock()
         self.pace.published(ended - publishing)
         return EpochResult(
             manifest, draft.committables, tuple(reports), batch, ended - started, ended - publishing, manifest_bytes
@@ -104,7 +105,7 @@ class EpochRunner:
         budget_s = None
         if self.epoch_s is not None:
             least_s = self.epoch_s * MIN_STAGE_SHARE * stages_left
-            left_s = max(least_s, self.epoch_s - (time.monotonic() - started))
+            left_s = max(least_s, self.epoch_s - (self.clock() - started))
             budget_s = self.pace.budget(
                 stage.name, subtasks, left_s, stages_left=stages_left, slots=self.cluster.slots, live=bool(live)
             )
@@ -121,9 +122,9 @@ class EpochRunner:
         )
 
     def _run_stage(self, stage: Stage, plan: StagePlan, batch: OfferedBatch | None) -> list[SubtaskReport]:
-        started = time.monotonic()
+        started = self.clock()
         reports = self.cluster.run(StageJob(stage, plan, batch))
-        self.pace.observe(stage.name, plan, time.monotonic() - started, self.cluster.slots, reports)
+        self.pace.observe(stage.name, plan, self.clock() - started, self.cluster.slots, reports)
         return reports
 
     def _accept(self, plan: StagePlan, reports: Sequence[SubtaskReport]) -> None:

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Mapping
 
 from penstock.config import Config
+from penstock.engine.background import Pause, Spawn
 from penstock.engine.collect import Collector
 from penstock.engine.commits import CommitCoordinator
 from penstock.engine.epochs import EpochResult, EpochRunner
@@ -104,9 +105,7 @@ class Query:
 
         Raises: the `PenstockError` that ended the query before.
         """
-        self._drained = drain
-        self._stopping = True
-        self._loop.request_stop(drain=drain)
+        self.request_stop(drain=drain)
         if threading.current_thread().name.startswith("penstock-"):
             return  # called by a listener: waiting for our own thread would never end
         self._ended.wait()
@@ -116,17 +115,21 @@ class Query:
 
     # -- for the engine ------------------------------------------------------------------------------------------
 
-    def begin(self, coordinator: CommitCoordinator, collector: Collector) -> None:
+    @property
+    def loop(self) -> EpochLoop:
+        return self._loop
+
+    def begin(self, coordinator: CommitCoordinator, collector: Collector, spawn: Spawn) -> None:
+        """Starts everything that runs in the background, the feed last."""
         self._coordinator, self._collector = coordinator, collector
         self._runner.discard = coordinator.discard
         events = LoopEvents(published=self._on_published, failed=self._on_failed, waiting=self._on_waiting)
-        self._loop = EpochLoop(self._runner, coordinator, self._config, events)
+        self._loop = EpochLoop(self._runner, coordinator, self._config, events, spawn)
         collector.start()
         collector.published(self._runner.manifest)
         coordinator.start()
         self._loop.start()
-        threading.Thread(target=self._close_at_end, name="penstock-query", daemon=True).start()
-        atexit.register(self._stop_at_exit)
+        spawn("penstock-query", self._close_at_end, self._on_closing_failure).start()
         try:
             self._feed.start(self._loop.offer, self._loop.end_of_source, self._on_feed_failure)
         except Exception:
@@ -134,11 +137,20 @@ class Query:
             self._ended.wait()
             raise
 
-    def _stop_at_exit(self) -> None:
+    def end_with_program(self) -> None:
         """A program that ends without `stop` ends its query after the running epoch, and not in the middle of it."""
+        atexit.register(self._stop_at_exit)
+
+    def _stop_at_exit(self) -> None:
         self._stopping = True
         self._loop.request_stop(drain=False)
         self._ended.wait()
+
+    def request_stop(self, *, drain: bool) -> None:
+        """Asks for the end and returns at once."""
+        self._drained = drain
+        self._stopping = True
+        self._loop.request_stop(drain=drain)
 
     def wake(self) -> None:
         self._loop.wake()
@@ -146,7 +158,7 @@ class Query:
     def fail(self, error: PenstockError) -> None:
         self._loop.fail(error)
 
-    def on_collector_failure(self, error: Exception) -> None:
+    def on_collector_failure(self, error: BaseException) -> None:
         _log.warning("files that nobody needs could not be removed: %s", error)
 
     def _on_published(self, result: EpochResult) -> None:
@@ -177,8 +189,8 @@ class Query:
             )
         )
 
-    def _close_at_end(self) -> None:
-        """Runs once, when the loop has ended for whatever reason."""
+    def _close_at_end(self) -> Pause:
+        """One step: waits until the loop has ended for whatever reason, then ends everything else."""
         self._loop.join()
         try:
             self._feed.stop()
@@ -191,6 +203,11 @@ class Query:
             QueryStopped(at=utc_now(), reason=self._reason(error), error=None if error is None else error.to_report())
         )
         atexit.unregister(self._stop_at_exit)
+        self._ended.set()
+        return None
+
+    def _on_closing_failure(self, error: BaseException) -> None:
+        self._loop.fail(PenstockError(f"{type(error).__name__}: {error}", cause="a fault in Penstock"))
         self._ended.set()
 
     def _reason(self, error: PenstockError | None) -> StopReason:

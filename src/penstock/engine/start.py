@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from pathlib import PurePosixPath
 
 import penstock
 from penstock.config import Config
+from penstock.engine.background import Spawn, StepThread
 from penstock.engine.checkpoints import Checkpoints, Driver
 from penstock.engine.cluster import Cluster
 from penstock.engine.collect import Collector
@@ -33,10 +35,13 @@ from penstock.store.base import Store
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """How to make what the engine works with, once the store is open."""
+    """How to make what the engine works with, once the store is open. The simulator replaces all of it."""
 
     cluster: Callable[[Store, str], Cluster]
     feed: Callable[[Store], Feed]
+    store: Callable[[str], Store] = open_store
+    spawn: Spawn = StepThread
+    clock: Callable[[], float] = time.monotonic
 
 
 def start_query(
@@ -44,7 +49,7 @@ def start_query(
 ) -> Query:
     """Raises: any `PenstockError`; the checkpoint is then as it was, and at most an empty table was made."""
     parallelism = resolve_parallelism(pipeline, config.parallelism, config)
-    store = open_store(config.checkpoint)
+    store = surroundings.store(config.checkpoint)
     checkpoints = Checkpoints(store)
     while (owned := _own(checkpoints, pipeline, config, parallelism)) is None:
         pass
@@ -75,11 +80,12 @@ def start_query(
         parallelism=parallelism,
         epoch_s=config.epoch,
         now=utc_now,
+        clock=surroundings.clock,
     )
     query = Query(name=name, pipeline=pipeline, config=config, runner=runner, feed=feed, history=history)
-    coordinator = _coordinator(query, checkpoints, owned, history)
-    collector = Collector(checkpoints, generation, config.retain, query.on_collector_failure)
-    query.begin(coordinator, collector)
+    coordinator = _coordinator(query, checkpoints, owned, history, surroundings)
+    collector = Collector(checkpoints, generation, config.retain, query.on_collector_failure, surroundings.spawn)
+    query.begin(coordinator, collector, surroundings.spawn)
     return query
 
 
@@ -213,8 +219,9 @@ def _coordinator(
     checkpoints: Checkpoints,
     owned: _Owned,
     history: History,
+    surroundings: Surroundings,
 ) -> CommitCoordinator:
-    """Asks each table again, now that no older driver can publish, and leaves the rest to the sinks' threads."""
+    """Asks each table again, now that no older driver can publish, and leaves the rest to the background."""
 
     def committed(commit: Commit) -> None:
         history.record(commit_event(commit))
@@ -231,6 +238,8 @@ def _coordinator(
                 on_commit=committed,
                 on_retry=lambda retry: history.record(retry_event(retry)),
                 on_failure=query.fail,
+                spawn=surroundings.spawn,
+                clock=surroundings.clock,
             )
             for name, committer in owned.committers.items()
         }
