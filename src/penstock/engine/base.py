@@ -1,8 +1,9 @@
-"""The checkpoint that a query starts from: the newest, a named one, one from elsewhere, or none yet. Changes nothing."""
+"""The checkpoint that a query starts from: the newest, a named one, one from elsewhere, none yet. Changes nothing."""
 
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
@@ -24,6 +25,7 @@ from penstock.protocol.recover import (
     edges_named,
     first_manifest,
 )
+from penstock.store.base import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +37,12 @@ class Base:
     dropped: tuple[Dropped, ...] = ()
 
 
-def find_base(checkpoints: Checkpoints, pipeline: Pipeline, config: Config) -> Base:
+def find_base(checkpoints: Checkpoints, pipeline: Pipeline, config: Config, open_store: Callable[[str], Store]) -> Base:
     """The checkpoint to go on from, known to fit the pipeline, its files known to be there.
 
     Raises: `CheckpointMismatch`, `RestoreRefused`, `NoSuchCheckpoint`, `CorruptFile`, `MissingFile`, `FormatTooNew`.
     """
-    base = _stored(checkpoints, config)
+    base = _stored(checkpoints, config, open_store)
     if base is None:
         _refuse_drop(checkpoints, config)
         require_finished(checkpoints.store)
@@ -60,7 +62,7 @@ def find_base(checkpoints: Checkpoints, pipeline: Pipeline, config: Config) -> B
     return base
 
 
-def _stored(checkpoints: Checkpoints, config: Config) -> Base | None:
+def _stored(checkpoints: Checkpoints, config: Config, open_store: Callable[[str], Store]) -> Base | None:
     match config.restore:
         case None:
             newest = checkpoints.newest()
@@ -68,7 +70,7 @@ def _stored(checkpoints: Checkpoints, config: Config) -> Base | None:
         case int(number):
             return Base(checkpoints.read(CheckpointId(number)))
         case place:
-            origin = find_origin(place)
+            origin = find_origin(place, open_store)
             require_new(checkpoints, origin)
             # The copy's source folder ends with this checkpoint's micro-batch; another kind of feed has to go back.
             source = msgspec.structs.replace(origin.manifest.source, rewind=True)

@@ -91,7 +91,7 @@ class Checkpoints:
         return len(data)
 
     def claim_generation(self, driver: Driver, above: int = 0) -> Generation:
-        """Takes the next free generation, `above` that of a checkpoint from elsewhere; drivers with a lower one lost."""
+        """Takes the next free generation, `above` that of a checkpoint from elsewhere; lower ones have lost."""
         generation = Generation(max((above, *self._numbers(GENERATIONS))) + 1)
         while True:
             try:

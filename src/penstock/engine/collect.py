@@ -18,6 +18,9 @@ from penstock.protocol.manifest import Manifest
 SWEEP_EVERY = 50
 """Checkpoints between two full listings; in between, only files that drop out of retained manifests are deleted."""
 
+LEFTOVER_S = 3600.0
+"""A temporary file that nobody has written to for so long was left by a crash."""
+
 
 class Collector:
     """Deletes old manifests, then the files that only they named; sweeps leftovers of failed attempts now and then."""
@@ -29,8 +32,10 @@ class Collector:
         retain: int,
         on_failure: Callable[[BaseException], None],
         spawn: Spawn,
+        pinned: Callable[[], frozenset[str]] = frozenset,
     ) -> None:
         self._checkpoints, self._generation, self._retain = checkpoints, generation, retain
+        self._pinned = pinned
         self._on_failure = on_failure
         self._retained: dict[CheckpointId, frozenset[str]] = {}
         self._published: list[Manifest] = []
@@ -80,7 +85,8 @@ class Collector:
         for checkpoint in retired(self._retained, self._retain):
             store.delete([manifest_path(checkpoint)])
             dropped |= self._retained.pop(checkpoint)
-        needed = frozenset().union(*self._retained.values())
+        # Asked after the manifests are gone: who pins a checkpoint looks for its manifest afterwards.
+        needed = self._pinned().union(*self._retained.values())
         store.delete(sorted(dropped - needed))
         if self._since_sweep >= 0:
             self._since_sweep += len(published)
@@ -89,3 +95,4 @@ class Collector:
             files = [entry.path for folder in DATA_FOLDERS for entry in store.list(folder)]
             newest = CheckpointId(published[-1].checkpoint)
             store.delete(garbage(files, needed, generation=self._generation, published=newest))
+            store.delete(entry.path for entry in store.leftovers(LEFTOVER_S))

@@ -8,6 +8,7 @@ refuses anything else.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
@@ -17,7 +18,6 @@ from penstock.engine.transfer import Transfer
 from penstock.errors import CorruptFile, NoSuchCheckpoint, RestoreRefused
 from penstock.protocol.ids import CheckpointId
 from penstock.protocol.manifest import Manifest
-from penstock.store import open_store
 from penstock.store.base import AlreadyExists, Store
 
 RESTORED = "restored.json"
@@ -50,7 +50,7 @@ class Origin:
         )
 
 
-def find_origin(place: str) -> Origin:
+def find_origin(place: str, open_store: Callable[[str], Store]) -> Origin:
     """The newest checkpoint in a folder, or with ``folder@42`` that one.
 
     Raises: `NoSuchCheckpoint`, `CorruptFile`, `FormatTooNew`.
@@ -103,8 +103,10 @@ def require_finished(store: Store) -> None:
         )
 
 
-def bring(origin: Origin, target: Store) -> None:
+def bring(origin: Origin, content: Manifest, target: Store) -> None:
     """Makes the files of a checkpoint part of a new folder; publishes nothing. May be repeated after a crash.
+
+    `content` is the origin's checkpoint, without in-flight data that is dropped on the way.
 
     Raises: `RestoreRefused` when another restore was begun there.
     """
@@ -119,7 +121,7 @@ def bring(origin: Origin, target: Store) -> None:
                 cause="two restores were asked for the same folder",
                 next_step=f"finish the first with restore={begun.place!r}, or restore into another folder",
             ) from None
-    Transfer(origin.manifest, origin.checkpoints.store, target).run()
+    Transfer(content, origin.checkpoints.store, target).run()
 
 
 def _read(store: Store) -> Restored:

@@ -11,12 +11,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from penstock.engine.background import AT_ONCE, Background, Pause, Spawn
 from penstock.engine.checkpoints import Checkpoints
 from penstock.engine.pins import Pins
 from penstock.engine.transfer import Transfer
 from penstock.errors import PenstockError
 from penstock.protocol.manifest import Manifest
-from penstock.store import open_store
 from penstock.store.base import Store
 from penstock.store.staging import Staging, require_empty, stage
 
@@ -40,21 +40,21 @@ class SavepointJob:
         self,
         manifest: Manifest,
         origin: Store,
+        target: Store,
         path: str,
         *,
         release: Callable[[], None] = lambda: None,
         on_end: Callable[[SavepointJob], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._manifest, self._origin, self.path = manifest, origin, path
+        self._manifest, self._origin, self._target, self.path = manifest, origin, target, path
         self._release, self._on_end, self._clock = release, on_end, clock
         self._started_s = clock()
         self._staging: Staging | None = None
         self._transfer: Transfer | None = None
-        self._savepoint: Savepoint | None = None
+        self.savepoint: Savepoint | None = None
         self._ended = threading.Event()
         self.error: PenstockError | None = None
-        self._thread = threading.Thread(target=self.run, name="penstock-savepoint", daemon=True)
 
     @property
     def done(self) -> bool:
@@ -73,40 +73,37 @@ class SavepointJob:
             raise TimeoutError(f"the savepoint {self.path} is not finished after {timeout} s")
         if self.error is not None:
             raise self.error
-        assert self._savepoint is not None
-        return self._savepoint
+        assert self.savepoint is not None
+        return self.savepoint
 
-    def start(self) -> None:
-        self._thread.start()
-
-    def join(self) -> None:
-        self._thread.join()
-
-    def run(self) -> None:
-        """All steps."""
-        while self.step():
-            pass
-
-    def step(self) -> bool:
-        """Does the next thing; False at the end. Nothing is under the final name before everything is."""
+    def step(self) -> Pause:
+        """Does the next thing. Nothing is under the final name before everything is."""
         try:
-            self._savepoint = self._next()
+            self.savepoint = self._next()
         except PenstockError as error:
-            self.error = error
-        except BaseException as error:  # the one who waits must learn of it (B12)
-            self.error = PenstockError(f"{type(error).__name__}: {error}", cause="a fault in Penstock")
-        if self._savepoint is None and self.error is None:
-            return True
-        if self.error is not None and self._staging is not None:
+            self._end(error)
+        except Exception as error:  # the one who waits must learn of it (B12)
+            self.die(error)
+        else:
+            if self.savepoint is None:
+                return AT_ONCE
+            self._end(None)
+        return None
+
+    def die(self, error: BaseException) -> None:
+        self._end(PenstockError(f"{type(error).__name__}: {error}", cause="a fault in Penstock"))
+
+    def _end(self, error: PenstockError | None) -> None:
+        self.error = error
+        if error is not None and self._staging is not None:
             self._staging.discard()
         self._release()
         self._on_end(self)
         self._ended.set()
-        return False
 
     def _next(self) -> Savepoint | None:
         if self._staging is None or self._transfer is None:
-            self._staging = stage(open_store(self.path))
+            self._staging = stage(self._target)
             self._transfer = Transfer(self._manifest, self._origin, self._staging.store)
             return None
         if self._transfer.step():
@@ -123,46 +120,53 @@ class SavepointJob:
         )
 
 
-def take_savepoint(checkpoints: Checkpoints, manifest: Manifest, path: str) -> Savepoint:
-    """A savepoint of a query that does not run.
+def take_savepoint(manifest: Manifest, origin: Store, target: Store, path: str) -> Savepoint:
+    """A savepoint, made by the caller.
 
     Raises: `SavepointRefused`, `MissingFile`, `CorruptFile`, `StorageFailed`.
     """
-    job = SavepointJob(manifest, checkpoints.store, path)
-    job.run()
+    job = SavepointJob(manifest, origin, target, path)
+    while job.step() is not None:
+        pass
     return job.result()
 
 
 class Savepoints:
-    """The savepoints of a running query, each copied by a thread of its own."""
+    """The savepoints of a running query, each made in the background."""
 
     def __init__(
         self,
         checkpoints: Checkpoints,
-        pins: Pins,
         newest: Callable[[], Manifest],
+        open_target: Callable[[str], Store],
+        spawn: Spawn,
         on_end: Callable[[SavepointJob], None],
     ) -> None:
-        self._checkpoints, self._pins, self._newest, self._on_end = checkpoints, pins, newest, on_end
-        self._jobs: list[SavepointJob] = []
+        self._checkpoints, self._newest, self._open, self._on_end = checkpoints, newest, open_target, on_end
+        self._spawn = spawn
+        self._running: list[tuple[SavepointJob, Background]] = []
+        self.pins = Pins(checkpoints)
 
-    def job(self, path: str) -> SavepointJob:
-        """A savepoint of the newest checkpoint, pinned and not yet begun.
-
-        Raises: `SavepointRefused`.
-        """
-        require_empty(open_store(path))
-        manifest, release = self._pins.hold_newest(self._newest)
-        return SavepointJob(manifest, self._checkpoints.store, path, release=release, on_end=self._on_end)
+    def require_place(self, path: str) -> None:
+        """Raises: `SavepointRefused` where no savepoint can be made."""
+        require_empty(self._open(path))
 
     def begin(self, path: str) -> SavepointJob:
-        """Raises: `SavepointRefused`."""
-        job = self.job(path)
-        self._jobs = [other for other in self._jobs if not other.done] + [job]
-        job.start()
+        """A savepoint of the newest checkpoint.
+
+        Raises: `SavepointRefused`, `NoSuchCheckpoint`.
+        """
+        self.require_place(path)
+        manifest, release = self.pins.hold_newest(self._newest)
+        job = SavepointJob(
+            manifest, self._checkpoints.store, self._open(path), path, release=release, on_end=self._on_end
+        )
+        background = self._spawn("penstock-savepoint", job.step, job.die)
+        self._running = [(other, steps) for other, steps in self._running if not other.done] + [(job, background)]
+        background.start()
         return job
 
     def finish(self) -> None:
-        """Waits for those that run."""
-        for job in self._jobs:
-            job.join()
+        """Waits for those that are being made."""
+        for _, background in self._running:
+            background.join()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import uuid
 from pathlib import Path
@@ -57,7 +56,7 @@ class _LocalStaging:
 
     def finish(self) -> None:
         try:
-            os.rename(self._temp, self._final)
+            self._temp.rename(self._final)
             sync_folder(self._final.parent)
         except OSError as error:
             raise storage_failed(str(self._final), error) from error
