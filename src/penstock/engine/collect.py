@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from penstock.engine.background import WHEN_WOKEN, Background, Pause, Spawn
+from penstock.engine.background import AT_ONCE, WHEN_WOKEN, Background, Pause, Spawn
 from penstock.engine.checkpoints import DATA_FOLDERS, Checkpoints, manifest_path
 from penstock.errors import PenstockError
 from penstock.protocol.garbage import garbage, retired
@@ -75,7 +75,8 @@ class Collector:
                 self._collect(batch)
             except Exception as error:  # garbage is harmless; a failed deletion must not stop the stream
                 self._on_failure(error)
-        return WHEN_WOKEN
+        # Again at once after work: a wake-up that came before this step may have been about the end.
+        return AT_ONCE if batch else WHEN_WOKEN
 
     def _collect(self, published: list[Manifest]) -> None:
         store = self._checkpoints.store

@@ -84,6 +84,8 @@ class LocalStore:
         reader = origin.open_reader(path)
         try:
             with _as_storage_failed(full):
+                if not full.parent.is_dir():
+                    _synced_folders.discard(full.parent)
                 self._make_folder(full.parent)
                 there = origin.local_path(path) if link else None
                 if there is None or not _linked(Path(there), full):
