@@ -344,7 +344,7 @@ def test_a_restore_that_dies_at_any_step_is_finished_by_the_next_start(
     run = with_rows_in_flight(tmp_path / "here", clock, table)
     (tmp_path / "here" / "source" / "offsets").mkdir(parents=True)
     (tmp_path / "here" / "source" / "offsets" / "0").write_text("offsets")
-    (tmp_path / "here" / "source" / "offsets" / "1").write_text("beyond")
+    (tmp_path / "here" / "source" / "offsets" / "2").write_text("beyond")
     savepoint_of(tmp_path / "here", tmp_path / "saved")
     needed = tree(tmp_path / "saved") - {f"manifests/{4:010d}.json"}
     died = 0
@@ -385,7 +385,7 @@ def test_a_restore_that_dies_at_any_step_is_finished_by_the_next_start(
             break
     assert died > 5
     assert (place / "source" / "offsets" / "0").read_text() == "offsets"
-    assert not (place / "source" / "offsets" / "1").exists()
+    assert not (place / "source" / "offsets" / "2").exists()
     with pytest.raises(RestoreRefused):
         run.start(keyed_slow(clock, table), checkpoint=place, restore=tmp_path / "saved")
     run.start(keyed_slow(clock, table), checkpoint=place, epoch="100 ms", parallelism=3).await_termination(30)
