@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import penstock as pen
@@ -227,6 +227,7 @@ def test_state_is_as_if_a_failing_row_had_never_come(tmp_path: Path, table: str)
     )
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 9), max_size=40), st.sets(st.integers(0, 9), max_size=4))
 def test_halving_finds_exactly_the_failing_rows_and_keeps_the_order(numbers: list[int], failing: set[int]) -> None:
     """D8."""

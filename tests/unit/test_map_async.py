@@ -130,7 +130,7 @@ def test_a_call_longer_than_the_epoch_still_makes_progress(tmp_path: Path, table
         output(service, table, concurrency=20), checkpoint=tmp_path, epoch="50 ms", listeners=(events.append,)
     ).await_termination(30)
     assert_exact(table, 40)
-    assert len(epochs(events)) <= 6
+    assert len(epochs(events)) <= 20, "one row per epoch is not what is meant by progress"
 
 
 def test_unordered_rows_pass_a_slower_one_which_stays_in_flight(tmp_path: Path, table: str) -> None:
