@@ -181,12 +181,12 @@ class Stream:
         on_error: OnError = "stop",
     ) -> Stream:
         """Calls `fn` with Arrow record batches; it returns one, a table, or several. No `schema`: the same columns."""
-        spec = MapBatches(name or "map_batches", fn, self.schema, self._schema_after(schema), on_error, self.event_time)
+        spec = MapBatches(name or "map_batches", fn, self.schema, self._schema_after(schema), **self._careful(on_error))
         return self._then(spec, name)
 
     def filter(self, predicate: Any, *, name: str | None = None, on_error: OnError = "stop") -> Stream:
         """Keeps the rows for which `predicate` is true: a function of a batch, or a ``pyarrow.compute`` expression."""
-        return self._then(Filter(name or "filter", predicate, self.schema, on_error, self.event_time), name)
+        return self._then(Filter(name or "filter", predicate, self.schema, **self._careful(on_error)), name)
 
     def flat_map(
         self,
@@ -197,7 +197,7 @@ class Stream:
         on_error: OnError = "stop",
     ) -> Stream:
         """Calls `fn` with each row as a dict; it returns any number of rows."""
-        spec = FlatMap(name or "flat_map", fn, self.schema, self._schema_after(schema), on_error, self.event_time)
+        spec = FlatMap(name or "flat_map", fn, self.schema, self._schema_after(schema), **self._careful(on_error))
         return self._then(spec, name)
 
     def map_async(
@@ -229,10 +229,12 @@ class Stream:
             timeout_s=parse_duration(timeout, "timeout"),
             retries=retries,
             ordered=ordered,
-            on_error=on_error,
-            event_time=self.event_time,
+            **self._careful(on_error),
         )
         return self._then(spec, name)
+
+    def _careful(self, on_error: OnError) -> dict[str, Any]:
+        return {"on_error": on_error, "event_time": self.event_time}
 
     def _schema_after(self, schema: SchemaLike | None) -> pa.Schema:
         return _schema(schema) if schema else self.schema

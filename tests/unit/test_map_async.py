@@ -289,6 +289,20 @@ def test_a_function_is_opened_once_in_a_process(tmp_path: Path, table: str) -> N
     assert Pooled.opened == 1
 
 
+def test_two_operators_alike_but_for_their_functions_are_two(tmp_path: Path, table: str) -> None:
+    """D5: what was opened for one is not taken for the other."""
+
+    def plus(amount: int) -> Any:
+        async def add(row: Row) -> Row:
+            return {**row, "number": row["number"] + amount}
+
+        return add
+
+    job = stream_of(SCHEMA).map_async(plus(1), name="one").map_async(plus(10), name="ten").write(Memory(table))
+    InlineRun(batches_of(20, 1), time.monotonic).start(job, checkpoint=tmp_path).await_termination(30)
+    assert Counter(memory_table(table).rows()["number"].to_pylist()) == Counter(range(11, 31))
+
+
 def test_what_is_no_async_function_is_refused() -> None:
     """E5."""
     with pytest.raises(PipelineError, match="not an async function"):

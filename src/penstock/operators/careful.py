@@ -10,6 +10,11 @@ from penstock.operators.base import Due, Emitted, Operator, Records, Time, Timed
 from penstock.operators.deadletters import Letters
 
 
+def careful(operator: Operator, letters: Letters | None) -> Operator:
+    """The operator itself, unless it has dead letters."""
+    return operator if letters is None else CarefulOperator(operator, letters)
+
+
 class CarefulOperator:
     """Cuts a slice that fails into halves, in the order of arrival, down to single rows; these are dead letters.
 

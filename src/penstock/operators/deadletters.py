@@ -6,13 +6,14 @@ They leave by a side output, so they enter a checkpoint and a table exactly once
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
 
 from penstock.errors import PipelineError
-from penstock.operators.base import DEAD_LETTERS, OperatorContext, Side
+from penstock.operators.base import DEAD_LETTERS, OperatorContext, Side, SpecDefaults
 from penstock.operators.failing import RECORD_CHARS_MAX, location, shortened, whole_record
 
 OnError: TypeAlias = Literal["stop", "dead_letter"]
@@ -36,36 +37,34 @@ LETTER_SCHEMA = pa.schema(
 )
 
 
-def letters_or_nothing(on_error: OnError) -> Mapping[str, pa.Schema]:
-    """The side outputs of an operator with this choice."""
-    return MappingProxyType({DEAD_LETTERS: LETTER_SCHEMA} if on_error == "dead_letter" else {})
+@dataclass(frozen=True, kw_only=True, eq=False)  # subclasses say what makes them equal
+class CarefulSpec(SpecDefaults):
+    """A spec whose user says what to do with a record that fails."""
+
+    on_error: OnError = "stop"
+    event_time: str | None = None
+    """The input's column with it, for dead letters."""
+
+    def __post_init__(self) -> None:
+        check_on_error(self.on_error)
+
+    @property
+    def side_outputs(self) -> Mapping[str, pa.Schema]:
+        return MappingProxyType({DEAD_LETTERS: LETTER_SCHEMA} if self.on_error == "dead_letter" else {})
+
+    def letters(self, operator: str, context: OperatorContext) -> Letters | None:
+        """Where the failing records of an attempt go; None: the first of them stops the query."""
+        return Letters(operator, self.event_time, context) if self.on_error == "dead_letter" else None
 
 
-def check_on_error(operator: str, on_error: object) -> None:
+def check_on_error(on_error: object) -> None:
     """Raises: `PipelineError`."""
     if on_error not in ("stop", "dead_letter"):
         raise PipelineError(
-            f"{operator}: on_error={on_error!r}",
+            f"on_error={on_error!r}",
             cause="there are two things to do with a record that fails",
             next_step='write on_error="stop" (the default) or on_error="dead_letter"',
-            operator=operator,
         )
-
-
-class Careful(Protocol):
-    """A spec that leaves the choice to its user."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def on_error(self) -> OnError: ...
-    @property
-    def event_time(self) -> str | None: ...
-
-
-def letters_of(spec: Careful, context: OperatorContext) -> Letters | None:
-    """Where the failing records of an attempt go; None: the first of them stops the query."""
-    return Letters(spec.name, spec.event_time, context) if spec.on_error == "dead_letter" else None
 
 
 class Letters:

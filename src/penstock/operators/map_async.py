@@ -8,15 +8,14 @@ their rows were never let go of, so they stay in flight and are called again.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from penstock.errors import PipelineError
-from penstock.operators.base import Operator, OperatorContext, SpecDefaults
+from penstock.operators.base import Operator, OperatorContext
 from penstock.operators.calling import CallOperator, Calls
-from penstock.operators.deadletters import OnError, check_on_error, letters_of, letters_or_nothing
+from penstock.operators.deadletters import CarefulSpec
 from penstock.operators.event_loop import AsyncFunction, AsyncRowFunction, opened
 from penstock.operators.failing import operator_failed
 
@@ -24,7 +23,7 @@ CONCURRENCY_MAX = 100_000
 
 
 @dataclass(frozen=True, eq=False)  # its identity is what an opened function belongs to
-class MapAsync(SpecDefaults):
+class MapAsync(CarefulSpec):
     """A coroutine from one row to one row, both as dicts."""
 
     name: str
@@ -35,11 +34,9 @@ class MapAsync(SpecDefaults):
     timeout_s: float = 30.0
     retries: int = 3
     ordered: bool = True
-    on_error: OnError = "stop"
-    event_time: str | None = None
 
     def __post_init__(self) -> None:
-        check_on_error(self.name, self.on_error)
+        super().__post_init__()
         function = self.function.__call__ if isinstance(self.function, AsyncFunction) else self.function
         if not inspect.iscoroutinefunction(function) and not inspect.iscoroutinefunction(
             getattr(function, "__call__", None)  # noqa: B004 - an object with an async __call__ is as good
@@ -79,10 +76,6 @@ class MapAsync(SpecDefaults):
     def keeps_order(self) -> bool:
         return self.ordered
 
-    @property
-    def side_outputs(self) -> Mapping[str, pa.Schema]:
-        return letters_or_nothing(self.on_error)
-
     def build(self, context: OperatorContext) -> Operator:
         try:
             function = opened(self, self.function)
@@ -93,7 +86,7 @@ class MapAsync(SpecDefaults):
             self.name,
             self.output_schema,
             calls,
-            letters_of(self, context),
+            self.letters(self.name, context),
             concurrency=self.concurrency,
             ordered=self.ordered,
         )

@@ -8,10 +8,10 @@ from typing import Any, ClassVar, Protocol
 
 import pyarrow as pa
 
-from penstock.operators.base import MAIN_STATE, Operator, OperatorContext, SpecDefaults, StateSchema
-from penstock.operators.careful import CarefulOperator
+from penstock.operators.base import MAIN_STATE, Operator, OperatorContext, StateSchema
+from penstock.operators.careful import careful
 from penstock.operators.columns import key_schema, refuse_doubles
-from penstock.operators.deadletters import OnError, check_on_error, letters_of, letters_or_nothing
+from penstock.operators.deadletters import CarefulSpec
 from penstock.operators.declare import Declaration, Method, Resolve
 from penstock.operators.process_operator import ProcessOperator
 
@@ -55,7 +55,7 @@ _METHODS = (Method("process", 5, "process(self, key, rows, state, out)"),)
 
 
 @dataclass(frozen=True)
-class Process(SpecDefaults):
+class Process(CarefulSpec):
     """A `KeyedProcess` with its types resolved; use `declare` to make one."""
 
     name: str
@@ -64,11 +64,6 @@ class Process(SpecDefaults):
     function: KeyedProcess | type[KeyedProcess]
     output_schema: pa.Schema
     values: pa.Schema
-    on_error: OnError = "stop"
-    event_time: str | None = None
-
-    def __post_init__(self) -> None:
-        check_on_error(self.name, self.on_error)
 
     @classmethod
     def declare(
@@ -102,10 +97,5 @@ class Process(SpecDefaults):
     def state_tables(self) -> Mapping[str, StateSchema]:
         return {MAIN_STATE: StateSchema(self.key_schema, self.values)} if len(self.values) else {}
 
-    @property
-    def side_outputs(self) -> Mapping[str, pa.Schema]:
-        return letters_or_nothing(self.on_error)
-
     def build(self, context: OperatorContext) -> Operator:
-        letters, operator = letters_of(self, context), ProcessOperator(self, context)
-        return operator if letters is None else CarefulOperator(operator, letters)
+        return careful(ProcessOperator(self, context), self.letters(self.name, context))

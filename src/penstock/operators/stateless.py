@@ -16,10 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import PipelineError
-from penstock.operators.base import Emitted, Operator, OperatorContext, Records, SpecDefaults
+from penstock.operators.base import Emitted, Operator, OperatorContext, Records
 from penstock.operators.columns import describe
 from penstock.operators.convert import batch_of_rows, check_row, first_misfit, fit_batches, python_rows
-from penstock.operators.deadletters import Letters, OnError, check_on_error, letters_of, letters_or_nothing
+from penstock.operators.deadletters import CarefulSpec, Letters
 from penstock.operators.failing import BadOutput, batch_failed, operator_failed, record_of, run_passing
 
 BatchFunction: TypeAlias = Callable[[pa.RecordBatch], "pa.RecordBatch | pa.Table | Iterable[pa.RecordBatch]"]
@@ -28,51 +28,39 @@ RowFunction: TypeAlias = Callable[[dict[str, Any]], Iterable[Mapping[str, Any]]]
 
 
 @dataclass(frozen=True)
-class MapBatches(SpecDefaults):
+class MapBatches(CarefulSpec):
     """A function from batches to batches; its output is cast to `output_schema` where nothing is lost."""
 
     name: str
     function: BatchFunction
     input_schema: pa.Schema
     output_schema: pa.Schema
-    on_error: OnError = "stop"
-    event_time: str | None = None
 
     def __post_init__(self) -> None:
         require_callable(self.name, self.function, "map_batches")
-        check_on_error(self.name, self.on_error)
-
-    @property
-    def side_outputs(self) -> Mapping[str, pa.Schema]:
-        return letters_or_nothing(self.on_error)
+        super().__post_init__()
 
     @property
     def kind(self) -> str:
         return "map_batches"
 
     def build(self, context: OperatorContext) -> Operator:
-        return BatchOperator(self.name, self._apply, letters_of(self, context))
+        return BatchOperator(self.name, self._apply, self.letters(self.name, context))
 
     def _apply(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
         return fit_batches(self.function(batch), self.output_schema)
 
 
 @dataclass(frozen=True, eq=False)  # comparing two expressions makes a third one
-class Filter(SpecDefaults):
+class Filter(CarefulSpec):
     """Keeps the rows for which the predicate is true; null counts as false, as in SQL."""
 
     name: str
     predicate: Predicate
     input_schema: pa.Schema
-    on_error: OnError = "stop"
-    event_time: str | None = None
-
-    @property
-    def side_outputs(self) -> Mapping[str, pa.Schema]:
-        return letters_or_nothing(self.on_error)
 
     def __post_init__(self) -> None:
-        check_on_error(self.name, self.on_error)
+        super().__post_init__()
         if not isinstance(self.predicate, pc.Expression):
             require_callable(self.name, self.predicate, "filter")
             return
@@ -95,7 +83,7 @@ class Filter(SpecDefaults):
         return self.input_schema
 
     def build(self, context: OperatorContext) -> Operator:
-        return BatchOperator(self.name, self._apply, letters_of(self, context))
+        return BatchOperator(self.name, self._apply, self.letters(self.name, context))
 
     def _apply(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
         if isinstance(self.predicate, pc.Expression):
@@ -107,30 +95,24 @@ class Filter(SpecDefaults):
 
 
 @dataclass(frozen=True)
-class FlatMap(SpecDefaults):
+class FlatMap(CarefulSpec):
     """A function from one row to any number of rows, both as dicts."""
 
     name: str
     function: RowFunction
     input_schema: pa.Schema
     output_schema: pa.Schema
-    on_error: OnError = "stop"
-    event_time: str | None = None
 
     def __post_init__(self) -> None:
         require_callable(self.name, self.function, "flat_map")
-        check_on_error(self.name, self.on_error)
-
-    @property
-    def side_outputs(self) -> Mapping[str, pa.Schema]:
-        return letters_or_nothing(self.on_error)
+        super().__post_init__()
 
     @property
     def kind(self) -> str:
         return "flat_map"
 
     def build(self, context: OperatorContext) -> Operator:
-        return RowOperator(self, letters_of(self, context))
+        return RowOperator(self, self.letters(self.name, context))
 
 
 class BatchOperator:
