@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import tempfile
 import threading
 import time
@@ -155,7 +156,9 @@ def _load(folder: Path) -> int:
     for number in range(LOAD_FILES):
         numbers = range(number * LOAD_ROWS, (number + 1) * LOAD_ROWS)
         table = pa.table({"key": [n % 97 for n in numbers], "number": list(numbers)})
-        pq.write_table(table, folder / f"{number:04d}.parquet")
+        path = folder / f"{number:04d}.parquet"
+        pq.write_table(table, path)
+        os.utime(path, (number + 1, number + 1))  # Spark takes files in the order of their time
     return LOAD_ROWS * LOAD_FILES
 
 
