@@ -28,6 +28,7 @@ from penstock.errors import PenstockError
 from penstock.graph import Edge, SinkBinding, Stage, Table, ToEdge, ToOperator, ToSink
 from penstock.operators.base import (
     NO_WATERMARK,
+    CountingOperator,
     Emitted,
     Operator,
     OperatorContext,
@@ -363,6 +364,7 @@ class _Attempt:
             sinks=sinks,
             watermark=None if self._done_until == NO_WATERMARK else self._done_until,
             due=due,
+            counters=self._counters(),
             timing=Timing(
                 elapsed_s=elapsed_s(),
                 stepped_s=stepped.seconds,
@@ -378,6 +380,15 @@ class _Attempt:
         if node.spec.timed:
             due = cast("TimedOperator", self._operators[0]).next_due()
             yield DueReport(operator=node.spec.name, event_time=due.event_time, processing_time=due.processing_time)
+
+    def _counters(self) -> dict[str, int]:
+        return {
+            f"{node.spec.name}.{name}": count
+            for node, operator in zip(self._stage.nodes, self._operators, strict=True)
+            if isinstance(operator, CountingOperator)
+            for name, count in operator.counters().items()
+            if count
+        }
 
     def _row_cost_s(self, *, broadcast: bool) -> float | None:
         """Of the dearest input, if any."""

@@ -113,7 +113,8 @@ class EpochRunner:
         """What the epoch starts from: time has passed, so an idle source may have stopped to hold others back."""
         clocks = self._source_clocks({}, now)
         edges = with_source_watermarks(self.pipeline, self.manifest.edges, clocks)
-        return Draft(edges=edges, state=self.manifest.state, stages=self.manifest.stages)
+        manifest = self.manifest
+        return Draft(edges=edges, state=manifest.state, stages=manifest.stages, counters=manifest.counters)
 
     def _source_clocks(self, event_times: Mapping[str, int], now: int) -> dict[str, SourceClock]:
         seen = {edge.producer: event_times[edge.name] for edge in self.pipeline.edges() if edge.name in event_times}
@@ -233,6 +234,7 @@ class EpochRunner:
             now=now,
             sources=clocks,
             stages=dict(draft.stages),
+            counters=dict(draft.counters),
             sinks={
                 name: with_pending(state, checkpoint, draft.committables.get(name, ())) for name, state in sinks.items()
             },

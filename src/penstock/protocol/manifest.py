@@ -204,6 +204,8 @@ class Manifest(_Value, frozen=True, kw_only=True):
     """Processing time of the epoch, in microseconds; never goes back."""
     sources: dict[str, SourceClock] = {}
     stages: dict[str, StageClock] = {}
+    counters: dict[str, int] = {}
+    """What operators counted since the checkpoint began, as ``operator.name``."""
 
     @property
     def rows_in_flight(self) -> int:
