@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.engine.checkpoints import Checkpoints
+from penstock.engine.checkpoints import Checkpoints, Driver
 from penstock.errors import (
     ConfigError,
     MissingFile,
@@ -20,12 +20,15 @@ from penstock.observe.events import (
     InFlightDropped,
 )
 from penstock.protocol.advance import unbalanced
+from penstock.protocol.ids import Generation
 from penstock.store import LocalStore
+from penstock.testing.inline import InlineRun
 from penstock.testing.tables import memory_table
 from tests.unit.engine_jobs import (
     FakeClock,
     assert_exact,
     keyed_slow,
+    run_until,
     savepoint_of,
     tree,
     with_rows_in_flight,
@@ -156,6 +159,35 @@ def test_another_restore_into_a_half_restored_folder_is_refused(
     table_rows.snapshots[:] = [snapshot for snapshot in table_rows.snapshots if snapshot.receipt.checkpoint <= 3]
     with pytest.raises(RestoreRefused, match=r"here@3 into .*restoring .*here@4 was begun"):
         run.start(keyed_slow(clock, table), checkpoint=tmp_path / "new", restore=f"{tmp_path / 'here'}@3")
+
+
+def test_of_two_drivers_that_do_the_same_restore_the_newer_one_goes_on(
+    tmp_path: Path, clock: FakeClock, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B1, C9: the second finds the folder empty, then finds the first one's checkpoints in it."""
+    run = with_rows_in_flight(tmp_path / "here", clock, table)
+    original = Checkpoints.claim_generation
+    rivals = []
+
+    def claim(self: Checkpoints, driver: Driver, above: int = 0) -> Generation:
+        monkeypatch.setattr(Checkpoints, "claim_generation", original)
+        rival = InlineRun(run.batches, clock, accepted=[0, 1])
+        query = run_until(
+            rival, keyed_slow(clock, table), lambda e: e.checkpoint == 7,
+            checkpoint=tmp_path / "new", restore=tmp_path / "here", epoch="100 ms",
+        )  # fmt: skip
+        rivals.append(query.manifest().checkpoint)
+        return original(self, driver, above)
+
+    monkeypatch.setattr(Checkpoints, "claim_generation", claim)
+    query = run.start(
+        keyed_slow(clock, table), checkpoint=tmp_path / "new", restore=tmp_path / "here", epoch="100 ms", parallelism=2,
+        retain=99,
+    )  # fmt: skip
+    query.await_termination(30)
+    assert_exact(table, 2000)
+    assert rivals[0] >= 7
+    assert query.generation == 3
 
 
 # -- dropping in-flight data -------------------------------------------------------------------------------------------
