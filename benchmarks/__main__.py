@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import backlog, barrier, floor, throughput
+from benchmarks import backlog, barrier, floor, recovery, throughput
 from benchmarks.session import make_session
 from benchmarks.verdict import Verdicts
 
 BENCHMARKS = {
     "barrier": barrier.run,
     "backlog": backlog.run,
+    "recovery": recovery.recovery,
+    "rescale": recovery.rescale,
     "floor": floor.run,
     "aggregates": throughput.aggregates,
     "processes": throughput.processes,

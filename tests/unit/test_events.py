@@ -207,3 +207,8 @@ def test_sizes_are_shown_in_the_units_in_which_they_are_written(count: int, text
 )
 def test_durations_are_short(seconds: float, text: str) -> None:
     assert human_seconds(seconds) == text
+
+
+def test_a_line_ends_with_what_autoscaling_says() -> None:
+    line = format_epoch(published(scaling={TOTALS: "2→4: backlog 12 s (3MB) at 30k rows/s"}))
+    assert line == f"{format_epoch(PUBLISHED)}  totals 2→4: backlog 12 s (3MB) at 30k rows/s"

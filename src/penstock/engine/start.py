@@ -185,9 +185,10 @@ def _take_over(
     """
     while True:
         newest = checkpoints.newest()
-        if newest is not None and (newest.identity != base.identity or isinstance(config.restore, str)):
+        if newest is not None and newest.identity != base.identity:
             return None
-        if newest is not None and config.restore is None:
+        # With a path, the folder was empty before: a rival has done the same restore, and this driver is the newer one.
+        if newest is not None and not isinstance(config.restore, int):
             base = newest
         manifest = takeover(
             base,
