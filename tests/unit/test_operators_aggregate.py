@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from pyspark import cloudpickle
 
 from penstock.errors import OperatorFailed, PipelineError
-from penstock.operators import aggregate as module
+from penstock.operators import parts as module
 from penstock.operators import aggregates as pen
 from penstock.operators.aggregate import RunningAggregate
 from penstock.operators.base import MAIN_STATE, OperatorContext, Records
