@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 from penstock.errors import PenstockError
 from penstock.operators.aggregates import count, first, last, max, mean, min, sum  # noqa: A004
 from penstock.operators.process import KeyedProcess, value
-from penstock.pipeline import KeyedStream, Output, Stream, read, start
+from penstock.operators.windows import session_window, sliding, tumbling
+from penstock.pipeline import KeyedStream, Output, Stream, WindowedStream, read, start
 from penstock.sinks.discard import Discard
 from penstock.sinks.paimon import Paimon
 
@@ -25,6 +26,7 @@ __all__ = [
     "PenstockError",
     "Query",
     "Stream",
+    "WindowedStream",
     "count",
     "first",
     "last",
@@ -33,9 +35,12 @@ __all__ = [
     "min",
     "read",
     "session",
+    "session_window",
+    "sliding",
     "spark_conf",
     "start",
     "sum",
+    "tumbling",
     "value",
 ]
 

@@ -5,7 +5,7 @@ Nothing runs until `start`. Streams are immutable; each method returns a new one
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -22,7 +22,9 @@ from penstock.compiler import (
     check_columns,
     check_keys,
     compile_pipeline,
+    event_time_is_end,
     event_time_of,
+    is_timed,
     schema_of,
 )
 from penstock.config import Config, parse_duration
@@ -33,6 +35,8 @@ from penstock.operators.base import OperatorSpec
 from penstock.operators.passing import Pass
 from penstock.operators.process import KeyedProcess, Process
 from penstock.operators.stateless import Filter, FlatMap, MapBatches
+from penstock.operators.window_aggregate import Emit, WindowAggregate
+from penstock.operators.windows import RegularWindow, SessionWindow, Window
 from penstock.protocol.eventtime import SourceTime
 from penstock.sinks.base import Sink
 
@@ -200,13 +204,45 @@ class KeyedStream:
     node: Node
     keys: tuple[str, ...]
 
-    def aggregate(self, *, name: str | None = None, **aggregates: Aggregate) -> Stream:
+    def aggregate(
+        self, columns: Mapping[str, Aggregate] | None = None, /, *, name: str | None = None, **aggregates: Aggregate
+    ) -> Stream:
         """Running aggregates per key: one updated row per key that was touched, per epoch.
+
+        Output columns are keywords, or a mapping, which may also have a column called ``name``.
 
         Raises: `PipelineError`.
         """
-        spec = RunningAggregate(name or "aggregate", schema_of(self.node), self.keys, aggregates)
-        return self._then(spec, name)
+        every = {**(columns or {}), **aggregates}
+        return self.then(RunningAggregate(name or "aggregate", schema_of(self.node), self.keys, every), name)
+
+    def window(
+        self, window: Window, *, on: str | None = None, allowed_lateness: Duration = 0, emit: Emit = "on_close"
+    ) -> WindowedStream:
+        """Cuts the rows of each key into windows of event time: `pen.tumbling`, `pen.sliding` or `pen.session_window`.
+
+        A window closes when the watermark reaches its end; ``emit="on_close"`` then emits one row per key and window.
+        Rows that come within `allowed_lateness` after that make another, updated row, in each epoch that has any.
+        ``emit="on_update"`` emits a row per epoch for each key and window that got rows, and none at the end. `on`
+        names the column with the event time where it is no more the source's.
+
+        Raises: `PipelineError`, `ConfigError`.
+        """
+        column = on or event_time_of(self.node)
+        if not isinstance(window, RegularWindow | SessionWindow):
+            raise PipelineError(
+                f"window({window!r:.100})",
+                cause="a window is made by one of three functions",
+                next_step='write for example window(pen.tumbling("1 min"))',
+            )
+        if column is None or not is_timed(self.node):
+            raise PipelineError(
+                "a window over a stream without event time",
+                cause="no source has an event time, or the column was dropped or renamed on the way",
+                next_step='name it where the source is read, pen.read(…, event_time="ts"), or here: window(…, on="ts")',
+            )
+        shift = 1 if column == event_time_of(self.node) and event_time_is_end(self.node) else 0
+        return WindowedStream(self, window, column, _micros(allowed_lateness, "allowed_lateness"), emit, shift)
 
     def process(self, process: KeyedProcess | type[KeyedProcess], *, name: str | None = None) -> Stream:
         """User code per key, with state.
@@ -216,11 +252,47 @@ class KeyedStream:
         from penstock.spark.schemas import arrow_type
 
         spec = Process.declare(name or "process", schema_of(self.node), self.keys, process, resolve=arrow_type)
-        return self._then(spec, name)
+        return self.then(spec, name)
 
-    def _then(self, spec: OperatorSpec, name: str | None) -> Stream:
+    def then(self, spec: OperatorSpec, name: str | None) -> Stream:
+        """The stream that an operator on this one makes; `name` is the one the user gave."""
         check_columns(spec.output_schema, f"operator {spec.name}")
         return Stream(OperatorNode(spec, name is not None, (Input(self.node, self.keys),)))
+
+
+@dataclass(frozen=True, slots=True)
+class WindowedStream:
+    """Records with a key, cut into windows."""
+
+    stream: KeyedStream
+    kind: Window
+    column: str
+    allowed_lateness: int
+    emit: Emit
+    time_shift: int
+
+    def aggregate(
+        self, columns: Mapping[str, Aggregate] | None = None, /, *, name: str | None = None, **aggregates: Aggregate
+    ) -> Stream:
+        """Aggregates per key and window: the key's columns, ``window_start``, ``window_end``, and the aggregates.
+
+        Late rows, and rows without an event time, are in ``.side("late")``. The event time of results is their
+        ``window_end``; a window over them counts them to the moment before, so to a window that ends with theirs.
+
+        Raises: `PipelineError`.
+        """
+        spec = WindowAggregate(
+            name or "window",
+            schema_of(self.stream.node),
+            self.stream.keys,
+            self.column,
+            self.kind,
+            {**(columns or {}), **aggregates},
+            self.allowed_lateness,
+            self.emit,
+            self.time_shift,
+        )
+        return self.stream.then(spec, name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,4 +345,4 @@ def _schema(schema: SchemaLike) -> pa.Schema:
     return arrow_schema(schema)
 
 
-__all__ = ["BroadcastStream", "KeyedStream", "Output", "Stream", "read", "start"]
+__all__ = ["BroadcastStream", "KeyedStream", "Output", "Stream", "WindowedStream", "read", "start"]
