@@ -30,11 +30,12 @@ from penstock.compiler import (
 from penstock.config import Config, parse_duration
 from penstock.errors import PipelineError
 from penstock.operators.aggregate import RunningAggregate
-from penstock.operators.aggregates import Aggregate
+from penstock.operators.aggregate_base import Aggregate
 from penstock.operators.base import OperatorSpec
 from penstock.operators.passing import Pass
 from penstock.operators.process import KeyedProcess, Process
 from penstock.operators.stateless import Filter, FlatMap, MapBatches
+from penstock.operators.top_n import RunningTop, WindowTop, top_rows
 from penstock.operators.window_aggregate import Emit, WindowAggregate
 from penstock.operators.windows import RegularWindow, SessionWindow, Window
 from penstock.protocol.eventtime import SourceTime
@@ -244,6 +245,23 @@ class KeyedStream:
         shift = 1 if column == event_time_of(self.node) and event_time_is_end(self.node) else 0
         return WindowedStream(self, window, column, _micros(allowed_lateness, "allowed_lateness"), emit, shift)
 
+    def top_n(
+        self, n: int, *, by: str, ascending: bool = False, window: Window | None = None, name: str | None = None
+    ) -> Stream:
+        """The `n` rows of each key with the largest, or smallest, value of `by`, with their ``rank``, from 1 on.
+
+        Each epoch emits the ranks that changed; a table keyed by key and rank holds the current list. With a `window`
+        each window's list is emitted when it closes, with ``window_start`` and ``window_end``.
+
+        Rows whose value is null do not take part. Of equal values the first to come is better.
+
+        Raises: `PipelineError`.
+        """
+        if window is not None:
+            return self.window(window).top_n(n, by=by, ascending=ascending, name=name)
+        spec = RunningTop(name or "top_n", schema_of(self.node), self.keys, by, n, ascending)
+        return self.then(spec, name)
+
     def process(self, process: KeyedProcess | type[KeyedProcess], *, name: str | None = None) -> Stream:
         """User code per key, with state.
 
@@ -281,18 +299,29 @@ class WindowedStream:
 
         Raises: `PipelineError`.
         """
-        spec = WindowAggregate(
-            name or "window",
+        return self.stream.then(self._spec(name or "window", {**(columns or {}), **aggregates}), name)
+
+    def top_n(self, n: int, *, by: str, ascending: bool = False, name: str | None = None) -> Stream:
+        """The `n` rows of each key and window with the largest, or smallest, value of `by`; see `KeyedStream.top_n`.
+
+        Raises: `PipelineError`.
+        """
+        title = name or "top_n"
+        top = top_rows(title, schema_of(self.stream.node), self.stream.keys, by, n, ascending=ascending)
+        return self.stream.then(WindowTop(title, self._spec(title, {"rows": top}), top), name)
+
+    def _spec(self, name: str, aggregates: Mapping[str, Aggregate]) -> WindowAggregate:
+        return WindowAggregate(
+            name,
             schema_of(self.stream.node),
             self.stream.keys,
             self.column,
             self.kind,
-            {**(columns or {}), **aggregates},
+            aggregates,
             self.allowed_lateness,
             self.emit,
             self.time_shift,
         )
-        return self.stream.then(spec, name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,9 +98,7 @@ def test_two_readers_of_the_same_key_group_are_noticed() -> None:
 
 
 def plan_of(edge: EdgeState, parallelism: int) -> StagePlan:
-    subtasks = plan_subtasks(
-        inputs={"e": InputFacts(edge)}, state={}, parallelism=parallelism, max_parallelism=GROUPS
-    )
+    subtasks = plan_subtasks(inputs={"e": InputFacts(edge)}, state={}, parallelism=parallelism, max_parallelism=GROUPS)
     return StagePlan(
         stage="s",
         checkpoint=5,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -44,7 +44,7 @@ class Windows:
             name: Checkpoint(MemoryStore(), schema, GROUPS) for name, schema in self.spec.state_tables.items()
         }
 
-    def __enter__(self) -> Windows:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

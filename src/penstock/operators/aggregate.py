@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from penstock.operators.accumulators import Accumulator
-from penstock.operators.aggregates import Aggregate
+from penstock.operators.aggregate_base import Aggregate
 from penstock.operators.base import MAIN_STATE, Operator, OperatorContext, Records, SpecDefaults, StateSchema
 from penstock.operators.columns import key_schema, refuse_doubles
 from penstock.operators.parts import Pending, Reducer, bind_all, state_fields

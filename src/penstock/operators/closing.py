@@ -85,7 +85,7 @@ class Closing:
         return np.where(halfway, np.minimum(due, progress.target), np.where(alive, due, NEVER))
 
     def steps(self, due: Rows, watermarks: Micros) -> Iterator[list[Step]]:
-        """What is due in the key groups `due`, as lists of steps to take at once, one key group at most once in each."""
+        """What is due in the key groups `due`, as lists of steps to take at once, with a key group at most once."""
         steps: list[Step] = []
         rows = 0
         for group in due.tolist():
@@ -171,6 +171,10 @@ class Closing:
         first = np.maximum(self._window.first_window_of(panes), opening[groups])
         last = np.minimum(self._window.last_window_of(panes), closing[groups])
         rows, windows = spread(first, last)
+        if (panes[rows[1:]] < panes[rows[:-1]]).any():
+            # Panes of a window are combined in the order of time.
+            by_time = np.argsort(panes[rows], kind="stable")
+            rows, windows = rows[by_time], windows[by_time]
         return Closed(entries, rows, windows, panes <= dead[groups])
 
     def _limits(self, steps: Sequence[Step]) -> tuple[Hashes, Hashes, Hashes]:

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from penstock.errors import OperatorFailed, PipelineError
 from penstock.operators.accumulators import Accumulator, States
-from penstock.operators.aggregates import Aggregate
+from penstock.operators.aggregate_base import Aggregate
 from penstock.operators.columns import refuse_doubles
 from penstock.operators.failing import record_of
 from penstock.operators.grouping import Groups, group_rows

@@ -141,7 +141,7 @@ class SessionOperator:
         self._progress.touch(groups, panes, self._watermarks)
 
     def _write(self, packed: Packed, timers: pa.Array) -> tuple[Hashes, Hashes]:
-        """Stores keys with their sessions; `timers` are the panes in which they have a timer, null where they have none.
+        """Stores keys with their sessions; `timers` are the panes in which they have a timer, null for none.
 
         A timer that comes too early is as good as one that comes in time. Gives panes and key groups of new timers.
         """

@@ -17,7 +17,7 @@ import pyarrow.types as pt
 
 from penstock.errors import PipelineError
 from penstock.operators.accumulators import Accumulator
-from penstock.operators.aggregates import Aggregate
+from penstock.operators.aggregate_base import Aggregate
 from penstock.operators.base import MAIN_STATE, Operator, OperatorContext, SpecDefaults, StateSchema
 from penstock.operators.columns import key_schema, refuse_doubles, require_column
 from penstock.operators.panes import PANE_FIELD

@@ -94,7 +94,7 @@ class RegularWindowOperator:
         entries, rows, windows = closed.entries, closed.rows, closed.windows
         output = self._results.nothing
         if len(rows):
-            picked = entries if len(rows) == entries.rows else entries.take(rows)
+            picked = entries.take(rows)
             states = self._reducer.split(picked.values.columns)
             hashes = self._index.key_hashes(picked.orders)
             if self._window.panes_per_window == 1:
