@@ -139,6 +139,6 @@ def test_the_best_rows_of_each_window_are_those_that_spark_ranks_first(spark: Sp
 def ranked(spark: SparkSession, by: str, order: str) -> list[tuple[int, int, int]]:
     """The three best as (user, rank, number), as SQL ranks them."""
     over = f"row_number() OVER (PARTITION BY {by} ORDER BY {order}, number)"
-    known = f"SELECT *, {over} AS rank FROM bids WHERE {order.split()[0]} IS NOT NULL"
+    known = f"SELECT *, {over} AS rank FROM bids WHERE {order.split(maxsplit=1)[0]} IS NOT NULL"
     found = spark.sql(f"SELECT user, rank, number FROM ({known}) WHERE rank <= 3").collect()
     return [(row.user, row.rank, row.number) for row in found]
