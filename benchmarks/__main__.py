@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import backlog, barrier, floor, recovery, throughput
+from benchmarks import backlog, barrier, floor, recovery, throughput, windows
 from benchmarks.session import make_session
 from benchmarks.verdict import Verdicts
 
@@ -16,6 +16,7 @@ BENCHMARKS = {
     "floor": floor.run,
     "aggregates": throughput.aggregates,
     "processes": throughput.processes,
+    "windows": windows.run,
 }
 
 

@@ -4,11 +4,30 @@ recovers."""
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import PenstockError
-from penstock.operators.aggregates import count, first, last, max, mean, min, sum  # noqa: A004
+from penstock.operators.aggregates import (
+    approx_count_distinct,
+    collect_list,
+    collect_set,
+    count,
+    count_distinct,
+    first,
+    last,
+    max,  # noqa: A004
+    mean,
+    min,  # noqa: A004
+    quantiles,
+    stddev,
+    stddev_pop,
+    sum,  # noqa: A004
+    var_pop,
+    variance,
+)
 from penstock.operators.connect import ConnectProcess
 from penstock.operators.declare import broadcast_map, value
 from penstock.operators.process import KeyedProcess
-from penstock.pipeline import BroadcastStream, KeyedStream, Output, Stream, read, start
+from penstock.operators.user_aggregate import UserAggregate
+from penstock.operators.windows import session_window, sliding, tumbling
+from penstock.pipeline import BroadcastStream, KeyedStream, Output, Stream, WindowedStream, read, start
 from penstock.sinks.discard import Discard
 from penstock.sinks.paimon import Paimon
 
@@ -29,19 +48,33 @@ __all__ = [
     "PenstockError",
     "Query",
     "Stream",
+    "UserAggregate",
+    "WindowedStream",
+    "approx_count_distinct",
     "broadcast_map",
+    "collect_list",
+    "collect_set",
     "count",
+    "count_distinct",
     "first",
     "last",
     "max",
     "mean",
     "min",
+    "quantiles",
     "read",
     "session",
+    "session_window",
+    "sliding",
     "spark_conf",
     "start",
+    "stddev",
+    "stddev_pop",
     "sum",
+    "tumbling",
     "value",
+    "var_pop",
+    "variance",
 ]
 
 

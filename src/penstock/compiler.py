@@ -88,7 +88,7 @@ def schema_of(node: Node) -> pa.Schema:
 def event_time_of(node: Node) -> str | None:
     """The column with a stream's event time: the source's, as long as operators hand on a column of that name and type.
 
-    An operator that makes event times of its own says so by a property `event_time`.
+    An operator that makes event times of its own says so by a property `event_time_column`.
     """
     match node:
         case SourceNode():
@@ -108,6 +108,20 @@ def _inherited(schema: pa.Schema, inputs: Sequence[Node]) -> str | None:
     if name is None or name not in schema.names:
         return None
     return name if all(schema_of(node).field(name).type == schema.field(name).type for node in inputs) else None
+
+
+def event_time_is_end(node: Node) -> bool:
+    """Whether the event time is the end of a window, which is the first moment after it."""
+    match node:
+        case SourceNode():
+            return False
+        case OperatorNode():
+            if getattr(node.spec, "event_time_column", None) is not None:
+                return bool(getattr(node.spec, "event_time_is_end", False))
+            inputs = node.inputs
+        case SideNode():
+            inputs = node.operator.inputs
+    return any(event_time_is_end(part.node) for part in inputs if not part.broadcast)
 
 
 def is_timed(node: Node) -> bool:

@@ -5,7 +5,7 @@ Nothing runs until `start`. Streams are immutable; each method returns a new one
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -22,18 +22,23 @@ from penstock.compiler import (
     check_columns,
     check_keys,
     compile_pipeline,
+    event_time_is_end,
     event_time_of,
+    is_timed,
     schema_of,
 )
 from penstock.config import Config, parse_duration
 from penstock.errors import PipelineError
 from penstock.operators.aggregate import RunningAggregate
-from penstock.operators.aggregates import Aggregate
+from penstock.operators.aggregate_base import Aggregate
 from penstock.operators.base import OperatorSpec
 from penstock.operators.connect import Connect, ConnectInput, ConnectProcess
 from penstock.operators.passing import Pass
 from penstock.operators.process import KeyedProcess, Process
 from penstock.operators.stateless import Filter, FlatMap, MapBatches
+from penstock.operators.top_n import RunningTop, WindowTop, top_rows
+from penstock.operators.window_aggregate import Emit, WindowAggregate
+from penstock.operators.windows import RegularWindow, SessionWindow, Window
 from penstock.protocol.eventtime import SourceTime
 from penstock.sinks.base import Sink
 
@@ -210,13 +215,62 @@ class KeyedStream:
     node: Node
     keys: tuple[str, ...]
 
-    def aggregate(self, *, name: str | None = None, **aggregates: Aggregate) -> Stream:
+    def aggregate(
+        self, columns: Mapping[str, Aggregate] | None = None, /, *, name: str | None = None, **aggregates: Aggregate
+    ) -> Stream:
         """Running aggregates per key: one updated row per key that was touched, per epoch.
+
+        Output columns are keywords, or a mapping, which may also have a column called ``name``.
 
         Raises: `PipelineError`.
         """
-        spec = RunningAggregate(name or "aggregate", schema_of(self.node), self.keys, aggregates)
-        return self._then(spec, name)
+        every = {**(columns or {}), **aggregates}
+        return self.then(RunningAggregate(name or "aggregate", schema_of(self.node), self.keys, every), name)
+
+    def window(
+        self, window: Window, *, on: str | None = None, allowed_lateness: Duration = 0, emit: Emit = "on_close"
+    ) -> WindowedStream:
+        """Cuts the rows of each key into windows of event time: `pen.tumbling`, `pen.sliding` or `pen.session_window`.
+
+        A window closes when the watermark reaches its end; ``emit="on_close"`` then emits one row per key and window.
+        Rows that come within `allowed_lateness` after that make another, updated row, in each epoch that has any.
+        ``emit="on_update"`` emits a row per epoch for each key and window that got rows, and none at the end. `on`
+        names the column with the event time where it is no more the source's.
+
+        Raises: `PipelineError`, `ConfigError`.
+        """
+        column = on or event_time_of(self.node)
+        if not isinstance(window, RegularWindow | SessionWindow):
+            raise PipelineError(
+                f"window({window!r:.100})",
+                cause="a window is made by one of three functions",
+                next_step='write for example window(pen.tumbling("1 min"))',
+            )
+        if column is None or not is_timed(self.node):
+            raise PipelineError(
+                "a window over a stream without event time",
+                cause="no source has an event time, or the column was dropped or renamed on the way",
+                next_step='name it where the source is read, pen.read(…, event_time="ts"), or here: window(…, on="ts")',
+            )
+        shift = 1 if column == event_time_of(self.node) and event_time_is_end(self.node) else 0
+        return WindowedStream(self, window, column, _micros(allowed_lateness, "allowed_lateness"), emit, shift)
+
+    def top_n(
+        self, n: int, *, by: str, ascending: bool = False, window: Window | None = None, name: str | None = None
+    ) -> Stream:
+        """The `n` rows of each key with the largest, or smallest, value of `by`, with their ``rank``, from 1 on.
+
+        Each epoch emits the ranks that changed; a table keyed by key and rank holds the current list. With a `window`
+        each window's list is emitted when it closes, with ``window_start`` and ``window_end``.
+
+        Rows whose value is null do not take part. Of equal values the first to come is better.
+
+        Raises: `PipelineError`.
+        """
+        if window is not None:
+            return self.window(window).top_n(n, by=by, ascending=ascending, name=name)
+        spec = RunningTop(name or "top_n", schema_of(self.node), self.keys, by, n, ascending)
+        return self.then(spec, name)
 
     def process(self, process: KeyedProcess | type[KeyedProcess], *, name: str | None = None) -> Stream:
         """User code per key, with state.
@@ -226,7 +280,7 @@ class KeyedStream:
         from penstock.spark.schemas import arrow_type
 
         spec = Process.declare(name or "process", schema_of(self.node), self.keys, process, resolve=arrow_type)
-        return self._then(spec, name)
+        return self.then(spec, name)
 
     def connect(
         self,
@@ -243,9 +297,56 @@ class KeyedStream:
         """
         return _connected((self, *others), process, name, hold_back)
 
-    def _then(self, spec: OperatorSpec, name: str | None) -> Stream:
+    def then(self, spec: OperatorSpec, name: str | None) -> Stream:
+        """The stream that an operator on this one makes; `name` is the one the user gave."""
         check_columns(spec.output_schema, f"operator {spec.name}")
         return Stream(OperatorNode(spec, name is not None, (Input(self.node, self.keys),)))
+
+
+@dataclass(frozen=True, slots=True)
+class WindowedStream:
+    """Records with a key, cut into windows."""
+
+    stream: KeyedStream
+    kind: Window
+    column: str
+    allowed_lateness: int
+    emit: Emit
+    time_shift: int
+
+    def aggregate(
+        self, columns: Mapping[str, Aggregate] | None = None, /, *, name: str | None = None, **aggregates: Aggregate
+    ) -> Stream:
+        """Aggregates per key and window: the key's columns, ``window_start``, ``window_end``, and the aggregates.
+
+        Late rows, and rows without an event time, are in ``.side("late")``. The event time of results is their
+        ``window_end``; a window over them counts them to the moment before, so to a window that ends with theirs.
+
+        Raises: `PipelineError`.
+        """
+        return self.stream.then(self._spec(name or "window", {**(columns or {}), **aggregates}), name)
+
+    def top_n(self, n: int, *, by: str, ascending: bool = False, name: str | None = None) -> Stream:
+        """The `n` rows of each key and window with the largest, or smallest, value of `by`; see `KeyedStream.top_n`.
+
+        Raises: `PipelineError`.
+        """
+        title = name or "top_n"
+        top = top_rows(title, schema_of(self.stream.node), self.stream.keys, by, n, ascending=ascending)
+        return self.stream.then(WindowTop(title, self._spec(title, {"rows": top}), top), name)
+
+    def _spec(self, name: str, aggregates: Mapping[str, Aggregate]) -> WindowAggregate:
+        return WindowAggregate(
+            name,
+            schema_of(self.stream.node),
+            self.stream.keys,
+            self.column,
+            self.kind,
+            aggregates,
+            self.allowed_lateness,
+            self.emit,
+            self.time_shift,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,4 +416,4 @@ def _schema(schema: SchemaLike) -> pa.Schema:
     return arrow_schema(schema)
 
 
-__all__ = ["BroadcastStream", "KeyedStream", "Output", "Stream", "read", "start"]
+__all__ = ["BroadcastStream", "KeyedStream", "Output", "Stream", "WindowedStream", "read", "start"]

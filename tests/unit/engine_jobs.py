@@ -87,7 +87,8 @@ def stop_when(query_box: list, condition, *, drain: bool = False):
     return listen
 
 
-def run_until(run: InlineRun, output: pen.Output, condition, **options):
+def run_until(run: InlineRun, output: pen.Output | tuple[pen.Output, ...], condition, **options):
+    outputs = output if isinstance(output, tuple) else (output,)
     box: list = []
     started = threading.Event()
     inner = stop_when(box, condition)
@@ -97,7 +98,7 @@ def run_until(run: InlineRun, output: pen.Output, condition, **options):
             started.wait()
         inner(event)
 
-    query = run.start(output, listeners=(listen,), **options)
+    query = run.start(*outputs, listeners=(listen,), **options)
     box.append(query)
     started.set()
     query._stopping = True

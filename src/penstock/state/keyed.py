@@ -24,6 +24,7 @@ from penstock.state.compact import Level, merged_chunks, tiers_to_merge
 from penstock.state.files import FileRun
 from penstock.state.keys import Flags, KeyColumn, Rows, normalise
 from penstock.state.layout import STATE_KIND, file_schema, groups_of_orders, order_span, to_batch
+from penstock.state.ranges import Entries, Spans, count_within, read_within
 from penstock.state.runs import Hits, Orders, SortedRun, find, gather, merge, sort_orders, superseded
 from penstock.store.arrowfile import ArrowFileWriter
 from penstock.store.base import Store
@@ -130,6 +131,29 @@ class KeyedState:
         tombstones = deleted[rows] if deleted is not None and deleted.any() else None
         run = SortedRun(orders, [column.take(indices) for column in columns], len(self._schema.keys), tombstones)
         assert not superseded(orders, run.keys, np.arange(run.rows)).any(), "a key occurs twice in one update"
+        self._change(run)
+
+    def count_within(self, spans: Spans) -> Rows:
+        """How many entries each span of orders has at most: without looking which of them are superseded."""
+        return count_within(self._newest_first(), spans)
+
+    def within(self, spans: Spans) -> Entries | None:
+        """The entries of some spans of orders; None: there are none."""
+        run = read_within(self._newest_first(), spans)
+        if run is None:
+            return None
+        keys = pa.RecordBatch.from_arrays(list(run.columns[: run.key_count]), schema=self._schema.keys)
+        return Entries(run.orders, keys, pa.RecordBatch.from_arrays(list(run.values), schema=self._schema.values))
+
+    def delete(self, entries: Entries) -> None:
+        """Deletes what `within` gave."""
+        assert not self._flushed, "state is flushed once, at the end of the epoch"
+        if entries.rows:
+            nothing = [pa.nulls(entries.rows, kind) for kind in self._schema.values.types]
+            deleted = np.ones(entries.rows, np.bool_)
+            self._change(SortedRun(entries.orders, [*entries.keys, *nothing], len(self._schema.keys), deleted))
+
+    def _change(self, run: SortedRun) -> None:
         joined = tiers_to_merge([older.bytes for older in self._changes], run.bytes, floor=_SMALL_RUN_BYTES)
         if joined:
             run = merge([run, *reversed(self._changes[-joined:])], drop_deleted=False)
