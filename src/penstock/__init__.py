@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.errors import PenstockError
 from penstock.operators.aggregates import count, first, last, max, mean, min, sum  # noqa: A004
 from penstock.operators.connect import ConnectProcess
-from penstock.operators.declare import broadcast_map, value
+from penstock.operators.declare import broadcast_map, list_state, map_state, value
 from penstock.operators.process import KeyedProcess
 from penstock.pipeline import BroadcastStream, KeyedStream, Output, Stream, read, start
 from penstock.sinks.discard import Discard
@@ -33,6 +33,8 @@ __all__ = [
     "count",
     "first",
     "last",
+    "list_state",
+    "map_state",
     "max",
     "mean",
     "min",

@@ -23,6 +23,7 @@ from penstock.compiler import (
     check_keys,
     compile_pipeline,
     event_time_of,
+    is_timed,
     schema_of,
 )
 from penstock.config import Config, parse_duration
@@ -31,6 +32,7 @@ from penstock.operators.aggregate import RunningAggregate
 from penstock.operators.aggregates import Aggregate
 from penstock.operators.base import OperatorSpec
 from penstock.operators.connect import Connect, ConnectInput, ConnectProcess
+from penstock.operators.deduplicate import Deduplicate
 from penstock.operators.passing import Pass
 from penstock.operators.process import KeyedProcess, Process
 from penstock.operators.stateless import Filter, FlatMap, MapBatches
@@ -228,6 +230,23 @@ class KeyedStream:
         spec = Process.declare(name or "process", schema_of(self.node), self.keys, process, resolve=arrow_type)
         return self._then(spec, name)
 
+    def deduplicate(
+        self, *, within: Duration | None = None, columns: Sequence[str] = (), name: str | None = None
+    ) -> Stream:
+        """The first row of each key, as soon as it is there; later ones are dropped.
+
+        With `within` a row is a duplicate only up to that span of event time after the one that was kept; late rows go
+        to the side output ``late``, and keys are forgotten as the watermark passes. With `columns` a key may have
+        several records, told apart by these.
+
+        Raises: `PipelineError`, `ConfigError`.
+        """
+        within_us = None if within is None else _micros(within, "within")
+        label, schema = name or "deduplicate", schema_of(self.node)
+        event_time = None if within is None else _require_event_time(self.node, f"{label}: within")
+        told_apart = check_keys(schema, (*self.keys, *(column for column in columns if column not in self.keys)))
+        return self._then(Deduplicate(label, schema, self.keys, told_apart, event_time, within_us), name)
+
     def connect(
         self,
         *others: KeyedStream | BroadcastStream,
@@ -278,6 +297,17 @@ def start(
 
     config = Config.of(checkpoint, **options)
     return launch(compile_pipeline([output.node for output in outputs]), config, listeners)
+
+
+def _require_event_time(node: Node, who: str) -> str:
+    name = event_time_of(node)
+    if name is None or not is_timed(node):
+        raise PipelineError(
+            f"{who} needs event time, which this stream does not have",
+            cause="its source has none, or a step before dropped or changed the column",
+            next_step='name it at the source, pen.read(frame, event_time="ts", watermark="10 s"), and keep it',
+        )
+    return name
 
 
 def _connected(
