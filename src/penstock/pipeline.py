@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.types as pt
 
+from penstock.combine import Duration, connected, joined, micros, require_event_time
 from penstock.compiler import (
     Input,
     Node,
@@ -23,27 +24,24 @@ from penstock.compiler import (
     check_keys,
     compile_pipeline,
     event_time_of,
-    is_timed,
     schema_of,
 )
-from penstock.config import Config, parse_duration
+from penstock.config import Config
 from penstock.errors import PipelineError
 from penstock.operators.aggregate import RunningAggregate
 from penstock.operators.aggregates import Aggregate
 from penstock.operators.base import OperatorSpec
-from penstock.operators.connect import Connect, ConnectInput, ConnectProcess
+from penstock.operators.connect import ConnectProcess
 from penstock.operators.deduplicate import Deduplicate
+from penstock.operators.join import How
 from penstock.operators.passing import Pass
 from penstock.operators.process import KeyedProcess, Process
 from penstock.operators.stateless import Filter, FlatMap, MapBatches
 from penstock.protocol.eventtime import SourceTime
 from penstock.sinks.base import Sink
 
-Duration: TypeAlias = "str | float | timedelta"
-
 if TYPE_CHECKING:
     import os
-    from datetime import timedelta
 
     from pyspark.sql import DataFrame
 
@@ -106,13 +104,9 @@ def source_node(
             next_step="name a timestamp column, or cast one with selectExpr before Penstock",
             column=event_time,
         )
-    delay_us = _micros(0 if watermark is None else watermark, "watermark")
-    idle_us = None if idle is None else _micros(idle, "idle")
+    delay_us = micros(0 if watermark is None else watermark, "watermark")
+    idle_us = None if idle is None else micros(idle, "idle")
     return SourceNode(name, schema, frame, event_time, SourceTime(delay_us, idle_us))
-
-
-def _micros(duration: Duration, option: str) -> int:
-    return round(parse_duration(duration, option) * 1e6)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +174,8 @@ class Stream:
 
         Raises: `PipelineError`.
         """
-        return _connected((self, *others), process, name, ())
+        inputs = (Input(self.node), *(other.input() for other in others))
+        return Stream(connected(inputs, process, name))
 
     def key_by(self, *columns: str) -> KeyedStream:
         """Groups records by key: records of one key are processed in order, by one subtask, with the key's state.
@@ -204,6 +199,9 @@ class BroadcastStream:
 
     node: Node
 
+    def input(self) -> Input:
+        return Input(self.node, broadcast=True)
+
 
 @dataclass(frozen=True, slots=True)
 class KeyedStream:
@@ -211,6 +209,9 @@ class KeyedStream:
 
     node: Node
     keys: tuple[str, ...]
+
+    def input(self) -> Input:
+        return Input(self.node, self.keys)
 
     def aggregate(self, *, name: str | None = None, **aggregates: Aggregate) -> Stream:
         """Running aggregates per key: one updated row per key that was touched, per epoch.
@@ -241,11 +242,45 @@ class KeyedStream:
 
         Raises: `PipelineError`, `ConfigError`.
         """
-        within_us = None if within is None else _micros(within, "within")
+        within_us = None if within is None else micros(within, "within")
         label, schema = name or "deduplicate", schema_of(self.node)
-        event_time = None if within is None else _require_event_time(self.node, f"{label}: within")
+        event_time = None if within is None else require_event_time(self.node, f"{label}: within")
         told_apart = check_keys(schema, (*self.keys, *(column for column in columns if column not in self.keys)))
         return self._then(Deduplicate(label, schema, self.keys, told_apart, event_time, within_us), name)
+
+    def join(
+        self,
+        other: KeyedStream,
+        *,
+        within: Duration | tuple[Duration, Duration],
+        how: How = "inner",
+        suffixes: tuple[str, str] = ("", "_right"),
+        event_time: str | None = None,
+        name: str | None = None,
+    ) -> Stream:
+        """Pairs of rows of both streams with equal keys whose event times are close.
+
+        `within` is how much later the other row may be, from and to, such as ``("-5 min", "1 h")``; one duration stands
+        for both directions. An outer join emits a row without a match once the watermark says that none will come, with
+        nulls for the other side. Late rows go to the side outputs ``late_left`` and ``late_right``.
+
+        A key that both sides call the same is one column; of other names that both have, each side's gets its suffix.
+        `event_time` names a column to add: the later of both event times, or the last at which a row could have
+        matched. Only with it has the result event time.
+
+        Raises: `PipelineError`, `ConfigError`.
+        """
+        return Stream(
+            joined(
+                self.input(),
+                other.input(),
+                within=within,
+                how=how,
+                suffixes=suffixes,
+                event_time=event_time,
+                name=name,
+            )
+        )
 
     def connect(
         self,
@@ -260,7 +295,8 @@ class KeyedStream:
 
         Raises: `PipelineError`.
         """
-        return _connected((self, *others), process, name, hold_back)
+        inputs = (self.input(), *(other.input() for other in others))
+        return Stream(connected(inputs, process, name, hold_back))
 
     def _then(self, spec: OperatorSpec, name: str | None) -> Stream:
         check_columns(spec.output_schema, f"operator {spec.name}")
@@ -297,34 +333,6 @@ def start(
 
     config = Config.of(checkpoint, **options)
     return launch(compile_pipeline([output.node for output in outputs]), config, listeners)
-
-
-def _require_event_time(node: Node, who: str) -> str:
-    name = event_time_of(node)
-    if name is None or not is_timed(node):
-        raise PipelineError(
-            f"{who} needs event time, which this stream does not have",
-            cause="its source has none, or a step before dropped or changed the column",
-            next_step='name it at the source, pen.read(frame, event_time="ts", watermark="10 s"), and keep it',
-        )
-    return name
-
-
-def _connected(
-    streams: Sequence[Stream | KeyedStream | BroadcastStream],
-    process: ConnectProcess | type[ConnectProcess],
-    name: str | None,
-    hold_back: Sequence[str],
-) -> Stream:
-    from penstock.spark.schemas import arrow_type
-
-    inputs = tuple(
-        Input(stream.node, getattr(stream, "keys", ()), isinstance(stream, BroadcastStream)) for stream in streams
-    )
-    parts = tuple(ConnectInput(schema_of(part.node), part.keys, part.broadcast) for part in inputs)
-    spec = Connect.declare(name or "connect", parts, process, hold_back=hold_back, resolve=arrow_type)
-    check_columns(spec.output_schema, f"operator {spec.name}")
-    return Stream(OperatorNode(spec, name is not None, inputs))
 
 
 def _side_node(node: Node, output: str) -> SideNode:

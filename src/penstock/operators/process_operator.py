@@ -24,7 +24,6 @@ from penstock.operators.grouping import group_rows
 from penstock.operators.timers import TIMERS, Timers, TimerStore, moment_of, timer_tables
 from penstock.operators.user_output import Collector, Misfit
 from penstock.operators.user_state import ROW_EXPIRES, StateField, StateLayout, Unfit, state_schema
-from penstock.protocol.keygroups import groups_of
 from penstock.state.keys import normalise
 from penstock.state.ranges import Entries
 
@@ -216,29 +215,21 @@ class KeyedCode:
     def _fire(self, time: Time, until: npt.NDArray[np.int64], *, event: bool) -> Iterator[Emitted]:
         assert self._timers is not None
         line = self._timers.lines[event]
-        while (read := line.due(until, _TIMERS_READ)) is not None:
-            times = read.keys.column(0).to_numpy()
-            marks = until[self._group_numbers(read, time)]
-            by_time = np.argsort(times, kind="stable")
-            by_time = by_time[times[by_time] <= marks[by_time]]
-            if not len(by_time):
-                return
-            for start in range(0, len(by_time), TIMERS_PER_YIELD):
-                chunk = read.take(np.sort(by_time[start : start + TIMERS_PER_YIELD]))
-                emitted, again = self._fire_chunk(chunk, time, until, event=event)
-                line.remove(chunk)
-                yield from emitted
-                yield pa.RecordBatch.from_pylist([], schema=self._shape.output)
-                if again:
-                    # A timer was set that comes before some of those that were read.
-                    break
+        for groups in line.batches(until, _TIMERS_READ):
+            # Read again when a timer was set that comes before some of those that were read.
+            again = True
+            while again and (read := line.due(groups, until)) is not None:
+                by_time = np.argsort(read.keys.column(0).to_numpy(), kind="stable")
+                for start in range(0, len(by_time), TIMERS_PER_YIELD):
+                    chunk = read.take(np.sort(by_time[start : start + TIMERS_PER_YIELD]))
+                    emitted, again = self._fire_chunk(chunk, time, int(until.max()), event=event)
+                    line.remove(chunk)
+                    yield from emitted
+                    yield pa.RecordBatch.from_pylist([], schema=self._shape.output)
+                    if again:
+                        break
 
-    def _group_numbers(self, read: Entries, time: Time) -> npt.NDArray[np.int64]:
-        return groups_of(read.values.column(0).to_numpy(), time.max_parallelism) - self._groups.lo
-
-    def _fire_chunk(
-        self, chunk: Entries, time: Time, until: npt.NDArray[np.int64], *, event: bool
-    ) -> tuple[list[Emitted], bool]:
+    def _fire_chunk(self, chunk: Entries, time: Time, last: int, *, event: bool) -> tuple[list[Emitted], bool]:
         """Fires the timers of a chunk, and those that user code sets meanwhile and that come before its end."""
         assert self._timers is not None
         end = int(chunk.keys.column(0).to_numpy().max())
@@ -250,7 +241,6 @@ class KeyedCode:
         batch = pa.RecordBatch.from_arrays([times, names, *keys], ["__time", "__name", *self._shape.keys.names])
         records = Records(batch, fired.values.column(0).to_numpy(), time=time)
         timers, emitted = self._run(self._firing(end, event=event), records, self._shape.keys.names)
-        last = int(until.max())
         again = any(setting.event == event and setting.time <= last for setting in timers.settings())
         return emitted, again
 

@@ -126,6 +126,7 @@ class Line:
         self._state = state
         self._max_parallelism = context.max_parallelism
         self._bits = np.uint64(order_bits(context.max_parallelism))
+        self._first_group = context.groups.lo
         groups = np.arange(context.groups.lo, context.groups.hi, dtype=np.uint64)
         # A shift by 64 bits would not be one: with a single key group all orders begin at 0.
         self._starts: Orders = groups << (np.uint64(64) - self._bits) if self._bits else np.zeros(1, np.uint64)
@@ -135,14 +136,22 @@ class Line:
         values = pa.RecordBatch.from_arrays([pa.array(hashes)], ["hash"])
         self._state.update(self._places(hashes, times), keys, values)
 
-    def due(self, until: npt.NDArray[np.int64], rows_max: int) -> Entries | None:
-        """Entries of whole key groups up to a moment for each group: of at least one group, of all if they are few."""
-        spans = Spans(self._starts, self._order(until, last=True))
-        counts = self._state.count_within(spans)
+    def batches(self, until: npt.NDArray[np.int64], rows_max: int) -> list[Rows]:
+        """Numbers of key groups that may have entries up to a moment for each; in portions of about `rows_max` entries,
+        at least a group each."""
+        counts = self._state.count_within(Spans(self._starts, self._order(until, last=True)))
         groups = np.flatnonzero(counts)
-        enough = int(np.searchsorted(np.cumsum(counts[groups]), rows_max)) + 1
-        groups = groups[:enough]
-        return self._state.within(Spans(spans.firsts[groups], spans.lasts[groups])) if len(groups) else None
+        portions = np.cumsum(counts[groups]) // rows_max
+        return np.split(groups, np.flatnonzero(np.diff(portions)) + 1) if len(groups) else []
+
+    def due(self, groups: Rows, until: npt.NDArray[np.int64]) -> Entries | None:
+        """The entries of some key groups up to a moment for each group of the line; None: there are none."""
+        spans = Spans(self._starts[groups], self._order(until, last=True)[groups])
+        entries = self._state.within(spans)
+        if entries is None:
+            return None
+        past = np.flatnonzero(entries.keys.column(0).to_numpy() <= until[self._numbers(entries)])
+        return entries.take(past) if len(past) else None
 
     def remove(self, entries: Entries) -> None:
         self._state.delete(entries)
@@ -153,9 +162,7 @@ class Line:
         found: list[int] = []
         if same is not None:
             times = same.keys.column(0).to_numpy()
-            groups = groups_of(same.values.column(0).to_numpy(), self._max_parallelism)
-            later = times[times > done[groups - groups_of_first(self._starts, self._bits)]]
-            found += later.tolist()
+            found += times[times > done[self._numbers(same)]].tolist()
         ends = self._starts + ((np.uint64(1) << (np.uint64(63) - self._bits)) - np.uint64(1))
         firsts = self._state.first_within(Spans(self._order(done, last=True) + np.uint64(1), ends))
         if len(firsts):
@@ -163,6 +170,10 @@ class Line:
             slots = (within << self._bits) >> np.uint64(_SLOT_BITS)
             found.append((int(slots.min()) << _SLOT_BITS) - _BIAS)
         return min(found, default=None)
+
+    def _numbers(self, entries: Entries) -> Rows:
+        """Counted from the first key group of the line."""
+        return groups_of(entries.values.column(0).to_numpy(), self._max_parallelism) - self._first_group
 
     def _order(self, times: npt.NDArray[np.int64], *, last: bool = False) -> Orders:
         """The first or last order that entries of these moments can have, one moment for each key group."""
@@ -174,10 +185,6 @@ class Line:
         low = np.int64(1 << 15) + ((hashes >> np.int64(24)) & np.int64(0xFFFF))
         base = (_slots(times).astype(np.int64) << np.int64(_SLOT_BITS)) + low
         return base - groups_of(base, self._max_parallelism) + groups_of(hashes, self._max_parallelism)
-
-
-def groups_of_first(starts: Orders, bits: np.uint64) -> int:
-    return int(starts[0] >> (np.uint64(64) - bits)) if bits else 0
 
 
 def _slots(times: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:

@@ -184,7 +184,8 @@ class KeyedState:
     def expire(self, column: str, before: npt.NDArray[np.int64]) -> None:
         """Entries whose `column` is below the number of their key group, one for each group of this state, are dropped
         when files are merged. Until then lookups find them."""
-        self._expiry = (self._schema.values.get_field_index(column), before)
+        names = [*self._schema.keys.names, *self._schema.values.names]
+        self._expiry = (len(names) - 1 - names[::-1].index(column), before)
 
     def scan(self) -> Iterator[pa.RecordBatch]:
         """Live entries, keys then values, by key group; changes that were not flushed included."""
@@ -248,7 +249,7 @@ class KeyedState:
         if self._expiry is None:
             return run
         column, before = self._expiry
-        moments = run.values[column]
+        moments = run.columns[column]
         horizons = before[groups_of_orders(run.orders, self._max_parallelism) - self._groups.lo]
         never = moments.is_null().to_numpy(zero_copy_only=False)
         expired = ~never & (moments.fill_null(0).to_numpy() < horizons)
