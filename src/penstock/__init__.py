@@ -23,7 +23,7 @@ from penstock.operators.aggregates import (
     variance,
 )
 from penstock.operators.connect import ConnectProcess
-from penstock.operators.declare import broadcast_map, value
+from penstock.operators.declare import broadcast_map, list_state, map_state, value
 from penstock.operators.process import KeyedProcess
 from penstock.operators.user_aggregate import UserAggregate
 from penstock.operators.windows import session_window, sliding, tumbling
@@ -58,6 +58,8 @@ __all__ = [
     "count_distinct",
     "first",
     "last",
+    "list_state",
+    "map_state",
     "max",
     "mean",
     "min",

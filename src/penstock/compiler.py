@@ -88,15 +88,15 @@ def schema_of(node: Node) -> pa.Schema:
 def event_time_of(node: Node) -> str | None:
     """The column with a stream's event time: the source's, as long as operators hand on a column of that name and type.
 
-    An operator that makes event times of its own says so by a property `event_time_column`.
+    An operator that makes event times of its own, or none, says so by an attribute `event_time_column`.
     """
     match node:
         case SourceNode():
             return node.event_time
         case OperatorNode():
-            own = getattr(node.spec, "event_time_column", None)
-            if own is not None:
-                return str(own)
+            if hasattr(node.spec, "event_time_column"):
+                own: str | None = node.spec.event_time_column
+                return own
             return _inherited(schema_of(node), [part.node for part in node.inputs if not part.broadcast])
         case SideNode():
             return _inherited(schema_of(node), [part.node for part in node.operator.inputs if not part.broadcast])

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.types as pt
 
+from penstock.combine import Duration, connected, joined, micros, require_event_time
 from penstock.compiler import (
     Input,
     Node,
@@ -27,12 +28,14 @@ from penstock.compiler import (
     is_timed,
     schema_of,
 )
-from penstock.config import Config, parse_duration
+from penstock.config import Config
 from penstock.errors import PipelineError
 from penstock.operators.aggregate import RunningAggregate
 from penstock.operators.aggregate_base import Aggregate
 from penstock.operators.base import OperatorSpec
-from penstock.operators.connect import Connect, ConnectInput, ConnectProcess
+from penstock.operators.connect import ConnectProcess
+from penstock.operators.deduplicate import Deduplicate
+from penstock.operators.join import How
 from penstock.operators.passing import Pass
 from penstock.operators.process import KeyedProcess, Process
 from penstock.operators.stateless import Filter, FlatMap, MapBatches
@@ -42,11 +45,8 @@ from penstock.operators.windows import RegularWindow, SessionWindow, Window
 from penstock.protocol.eventtime import SourceTime
 from penstock.sinks.base import Sink
 
-Duration: TypeAlias = "str | float | timedelta"
-
 if TYPE_CHECKING:
     import os
-    from datetime import timedelta
 
     from pyspark.sql import DataFrame
 
@@ -109,13 +109,9 @@ def source_node(
             next_step="name a timestamp column, or cast one with selectExpr before Penstock",
             column=event_time,
         )
-    delay_us = _micros(0 if watermark is None else watermark, "watermark")
-    idle_us = None if idle is None else _micros(idle, "idle")
+    delay_us = micros(0 if watermark is None else watermark, "watermark")
+    idle_us = None if idle is None else micros(idle, "idle")
     return SourceNode(name, schema, frame, event_time, SourceTime(delay_us, idle_us))
-
-
-def _micros(duration: Duration, option: str) -> int:
-    return round(parse_duration(duration, option) * 1e6)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +179,8 @@ class Stream:
 
         Raises: `PipelineError`.
         """
-        return _connected((self, *others), process, name, ())
+        inputs = (Input(self.node), *(other.input() for other in others))
+        return Stream(connected(inputs, process, name))
 
     def key_by(self, *columns: str) -> KeyedStream:
         """Groups records by key: records of one key are processed in order, by one subtask, with the key's state.
@@ -207,6 +204,9 @@ class BroadcastStream:
 
     node: Node
 
+    def input(self) -> Input:
+        return Input(self.node, broadcast=True)
+
 
 @dataclass(frozen=True, slots=True)
 class KeyedStream:
@@ -214,6 +214,9 @@ class KeyedStream:
 
     node: Node
     keys: tuple[str, ...]
+
+    def input(self) -> Input:
+        return Input(self.node, self.keys)
 
     def aggregate(
         self, columns: Mapping[str, Aggregate] | None = None, /, *, name: str | None = None, **aggregates: Aggregate
@@ -253,7 +256,7 @@ class KeyedStream:
                 next_step='name it where the source is read, pen.read(…, event_time="ts"), or here: window(…, on="ts")',
             )
         shift = 1 if column == event_time_of(self.node) and event_time_is_end(self.node) else 0
-        return WindowedStream(self, window, column, _micros(allowed_lateness, "allowed_lateness"), emit, shift)
+        return WindowedStream(self, window, column, micros(allowed_lateness, "allowed_lateness"), emit, shift)
 
     def top_n(
         self, n: int, *, by: str, ascending: bool = False, window: Window | None = None, name: str | None = None
@@ -282,6 +285,57 @@ class KeyedStream:
         spec = Process.declare(name or "process", schema_of(self.node), self.keys, process, resolve=arrow_type)
         return self.then(spec, name)
 
+    def deduplicate(
+        self, *, within: Duration | None = None, columns: Sequence[str] = (), name: str | None = None
+    ) -> Stream:
+        """The first row of each key, as soon as it is there; later ones are dropped.
+
+        With `within` a row is a duplicate only up to that span of event time after the one that was kept; late rows go
+        to the side output ``late``, and keys are forgotten as the watermark passes. With `columns` a key may have
+        several records, told apart by these.
+
+        Raises: `PipelineError`, `ConfigError`.
+        """
+        within_us = None if within is None else micros(within, "within")
+        label, schema = name or "deduplicate", schema_of(self.node)
+        event_time = None if within is None else require_event_time(self.node, f"{label}: within")
+        told_apart = check_keys(schema, (*self.keys, *(column for column in columns if column not in self.keys)))
+        return self.then(Deduplicate(label, schema, self.keys, told_apart, event_time, within_us), name)
+
+    def join(
+        self,
+        other: KeyedStream,
+        *,
+        within: Duration | tuple[Duration, Duration],
+        how: How = "inner",
+        suffixes: tuple[str, str] = ("", "_right"),
+        event_time: str | None = None,
+        name: str | None = None,
+    ) -> Stream:
+        """Pairs of rows of both streams with equal keys whose event times are close.
+
+        `within` is how much later the other row may be, from and to, such as ``("-5 min", "1 h")``; one duration stands
+        for both directions. An outer join emits a row without a match once the watermark says that none will come, with
+        nulls for the other side. Late rows go to the side outputs ``late_left`` and ``late_right``.
+
+        A key that both sides call the same is one column; of other names that both have, each side's gets its suffix.
+        `event_time` names a column to add: the later of both event times, or the last at which a row could have
+        matched. Only with it has the result event time.
+
+        Raises: `PipelineError`, `ConfigError`.
+        """
+        return Stream(
+            joined(
+                self.input(),
+                other.input(),
+                within=within,
+                how=how,
+                suffixes=suffixes,
+                event_time=event_time,
+                name=name,
+            )
+        )
+
     def connect(
         self,
         *others: KeyedStream | BroadcastStream,
@@ -295,7 +349,8 @@ class KeyedStream:
 
         Raises: `PipelineError`.
         """
-        return _connected((self, *others), process, name, hold_back)
+        inputs = (self.input(), *(other.input() for other in others))
+        return Stream(connected(inputs, process, name, hold_back))
 
     def then(self, spec: OperatorSpec, name: str | None) -> Stream:
         """The stream that an operator on this one makes; `name` is the one the user gave."""
@@ -379,23 +434,6 @@ def start(
 
     config = Config.of(checkpoint, **options)
     return launch(compile_pipeline([output.node for output in outputs]), config, listeners)
-
-
-def _connected(
-    streams: Sequence[Stream | KeyedStream | BroadcastStream],
-    process: ConnectProcess | type[ConnectProcess],
-    name: str | None,
-    hold_back: Sequence[str],
-) -> Stream:
-    from penstock.spark.schemas import arrow_type
-
-    inputs = tuple(
-        Input(stream.node, getattr(stream, "keys", ()), isinstance(stream, BroadcastStream)) for stream in streams
-    )
-    parts = tuple(ConnectInput(schema_of(part.node), part.keys, part.broadcast) for part in inputs)
-    spec = Connect.declare(name or "connect", parts, process, hold_back=hold_back, resolve=arrow_type)
-    check_columns(spec.output_schema, f"operator {spec.name}")
-    return Stream(OperatorNode(spec, name is not None, inputs))
 
 
 def _side_node(node: Node, output: str) -> SideNode:
