@@ -19,6 +19,7 @@ from penstock.graph import Edge, Pipeline, SinkBinding, Source, Stage, StageNode
 from penstock.operators.base import OperatorSpec
 from penstock.operators.passing import Pass
 from penstock.sinks.base import Sink
+from penstock.sinks.listeners import CommitListener
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,80}")
 _HIDDEN = "__penstock"
@@ -50,6 +51,7 @@ class SinkNode:
     name: str | None
     sink: Sink
     input: SourceNode | OperatorNode
+    listeners: tuple[CommitListener, ...] = ()
 
 
 Node = SourceNode | OperatorNode
@@ -124,6 +126,7 @@ class _Compiler:
         self._sources: dict[SourceNode, Source] = {}
         self._drafts: list[_StageDraft] = []
         self._place: dict[OperatorNode, tuple[_StageDraft, int]] = {}
+        self._listeners: dict[str, tuple[CommitListener, ...]] = {}
 
     def compile(self) -> Pipeline:
         for node in _in_order(self._outputs):
@@ -134,7 +137,8 @@ class _Compiler:
                 self._add_operator(node)
         for output in self._outputs:
             self._add_sink(output)
-        return Pipeline(tuple(self._sources.values()), tuple(draft.freeze() for draft in self._drafts))
+        stages = tuple(draft.freeze() for draft in self._drafts)
+        return Pipeline(tuple(self._sources.values()), stages, self._listeners)
 
     def _add_operator(self, node: OperatorNode) -> None:
         spec = self._renamed(node)
@@ -191,6 +195,8 @@ class _Compiler:
         name = self._unique(output.name or "sink", given=output.name is not None)
         draft.sinks.append(SinkBinding(name, output.sink, schema_of(upstream)))
         draft.targets[index].append(ToSink(name))
+        self._listeners[name] = output.listeners
+        _refuse_doubled_listeners(name, (*output.sink.listeners(), *output.listeners))
 
     def _renamed(self, node: OperatorNode) -> OperatorSpec:
         name = self._unique(node.spec.name, given=node.named)
@@ -215,6 +221,17 @@ class _Compiler:
             name = f"{base}-{count}"
         self._names.add(name)
         return name
+
+
+def _refuse_doubled_listeners(sink: str, listeners: tuple[CommitListener, ...]) -> None:
+    names = [listener.name for listener in listeners]
+    doubled = sorted({name for name in names if names.count(name) > 1})
+    if doubled:
+        raise PipelineError(
+            f"sink {sink} has several commit listeners named {', '.join(map(repr, doubled))}",
+            cause="a listener's name is the key of its state in the checkpoint",
+            next_step="give each listener a name of its own",
+        )
 
 
 def _in_order(outputs: Iterable[SinkNode]) -> list[Node]:

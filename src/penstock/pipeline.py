@@ -5,7 +5,7 @@ Nothing runs until `start`. Streams are immutable; each method returns a new one
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,7 @@ from penstock.operators.passing import Pass
 from penstock.operators.process import KeyedProcess, Process
 from penstock.operators.stateless import Filter, FlatMap, MapBatches
 from penstock.sinks.base import Sink
+from penstock.sinks.listeners import CommitListener
 
 if TYPE_CHECKING:
     import os
@@ -108,9 +109,9 @@ class Stream:
         """
         return KeyedStream(self.node, check_keys(self.schema, columns))
 
-    def write(self, sink: Sink, *, name: str | None = None) -> Output:
-        """Ends the stream in a sink."""
-        return Output(SinkNode(name, sink, self.node))
+    def write(self, sink: Sink, *, name: str | None = None, listeners: Sequence[CommitListener] = ()) -> Output:
+        """Ends the stream in a sink; `listeners` learn of its commits."""
+        return Output(SinkNode(name, sink, self.node, tuple(listeners)))
 
     def _then(self, spec: OperatorSpec, name: str | None) -> Stream:
         check_columns(spec.output_schema, f"operator {spec.name}")

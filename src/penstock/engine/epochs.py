@@ -32,12 +32,16 @@ class EpochResult:
     """A published epoch and what it took."""
 
     manifest: Manifest
-    committables: Mapping[str, tuple[Committable, ...]]
     reports: tuple[SubtaskReport, ...]
     batch: OfferedBatch | None
     duration_s: float
     publish_s: float
     manifest_bytes: int
+
+    @property
+    def winners(self) -> frozenset[str]:
+        """The attempts that are part of the checkpoint."""
+        return frozenset(report.attempt for report in self.reports)
 
     @property
     def timings(self) -> tuple[Timing, ...]:
@@ -86,9 +90,7 @@ class EpochRunner:
         self.manifest = manifest
         ended = time.monotonic()
         self.pace.published(ended - publishing)
-        return EpochResult(
-            manifest, draft.committables, tuple(reports), batch, ended - started, ended - publishing, manifest_bytes
-        )
+        return EpochResult(manifest, tuple(reports), batch, ended - started, ended - publishing, manifest_bytes)
 
     def _plan(
         self, stage: Stage, draft: Draft, batch: OfferedBatch | None, started: float, stages_left: int
@@ -163,7 +165,8 @@ class EpochRunner:
             edges=dict(draft.edges),
             state=dict(draft.state),
             sinks={
-                name: with_pending(state, checkpoint, draft.committables.get(name, ())) for name, state in sinks.items()
+                name: with_pending(state, checkpoint, draft.committables.get(name, ()), watermark=None)
+                for name, state in sinks.items()
             },
         )
 

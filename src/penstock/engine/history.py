@@ -61,7 +61,7 @@ class History:
 
 def takeover_event(manifest: Manifest) -> EpochPublished:
     """The first checkpoint of a run: nothing was processed yet, but everything in flight is in it (B6)."""
-    return epoch_event(EpochResult(manifest, {}, (), None, 0.0, 0.0, 0), kind="takeover")
+    return epoch_event(EpochResult(manifest, (), None, 0.0, 0.0, 0), kind="takeover")
 
 
 def epoch_event(result: EpochResult, kind: EpochKind | None = None) -> EpochPublished:
@@ -99,15 +99,18 @@ def epoch_event(result: EpochResult, kind: EpochKind | None = None) -> EpochPubl
 
 
 def commit_event(commit: Commit) -> Committed:
+    landed = commit.landed
     return Committed(
         at=utc_now(),
         sink=SinkName(commit.sink),
-        first=CheckpointId(commit.batch.pending[0].checkpoint),
-        last=CheckpointId(commit.batch.pending[-1].checkpoint),
-        snapshot=commit.receipt.snapshot,
-        rows=sum(pending.rows for pending in commit.batch.pending),
-        files=commit.receipt.files,
+        first=landed.first,
+        last=landed.last,
+        snapshot=landed.receipt.snapshot,
+        rows=landed.rows,
+        files=landed.receipt.files,
+        watermark=landed.pending[-1].watermark,
         duration_s=commit.duration_s,
+        found=landed.found,
     )
 
 
@@ -115,8 +118,8 @@ def retry_event(retry: Retry) -> CommitRetried:
     return CommitRetried(
         at=utc_now(),
         sink=SinkName(retry.sink),
-        first=CheckpointId(retry.batch.pending[0].checkpoint),
-        last=CheckpointId(retry.batch.pending[-1].checkpoint),
+        first=retry.first,
+        last=retry.last,
         attempt=retry.attempt,
         message=retry.message,
     )

@@ -12,14 +12,17 @@ from pathlib import PurePosixPath
 
 import penstock
 from penstock.config import Config
+from penstock.engine.attempts import AttemptFiles
+from penstock.engine.background import Spawn, StepThread
 from penstock.engine.checkpoints import Checkpoints, Driver
 from penstock.engine.cluster import Cluster
 from penstock.engine.collect import Collector
-from penstock.engine.commits import Commit, CommitCoordinator, SinkCommits, agree
+from penstock.engine.commits import Commit, CommitCoordinator, CommitEvents, SinkCommits
 from penstock.engine.epochs import EpochRunner
 from penstock.engine.feed import Feed
 from penstock.engine.history import History, Listener, commit_event, retry_event, takeover_event, utc_now
 from penstock.engine.query import Query
+from penstock.engine.settle import settle
 from penstock.errors import CheckpointMismatch, ConfigError, Fenced
 from penstock.graph import Pipeline
 from penstock.observe.events import QueryStarted
@@ -77,7 +80,7 @@ def start_query(
         now=utc_now,
     )
     query = Query(name=name, pipeline=pipeline, config=config, runner=runner, feed=feed, history=history)
-    coordinator = _coordinator(query, checkpoints, owned, history)
+    coordinator = _coordinator(query, pipeline, checkpoints, owned, history, StepThread)
     collector = Collector(checkpoints, generation, config.retain, query.on_collector_failure)
     query.begin(coordinator, collector)
     return query
@@ -104,12 +107,12 @@ def _own(checkpoints: Checkpoints, pipeline: Pipeline, config: Config, paralleli
 
 
 def _committers(pipeline: Pipeline, base: Manifest) -> dict[str, Committer]:
-    """One per sink, on tables that fit the stream and agree with the checkpoint."""
+    """One per sink, on tables that fit the stream and agree with the checkpoint, nothing missing."""
     committers = {}
     for binding in pipeline.sinks():
         binding.sink.check(binding.schema)
         committer = binding.sink.open_committer(commit_user(base.identity, binding.name))
-        agree(binding.name, base.sinks[binding.name], committer)
+        settle(binding.name, base.sinks[binding.name], committer)
         committers[binding.name] = committer
     return committers
 
@@ -209,29 +212,33 @@ def _take_over(
 
 
 def _coordinator(
-    query: Query,
-    checkpoints: Checkpoints,
-    owned: _Owned,
-    history: History,
+    query: Query, pipeline: Pipeline, checkpoints: Checkpoints, owned: _Owned, history: History, spawn: Spawn
 ) -> CommitCoordinator:
-    """Asks each table again, now that no older driver can publish, and leaves the rest to the sinks' threads."""
+    """Keeps older drivers away from each table, asks it again, and leaves the rest to the sinks' threads."""
 
     def committed(commit: Commit) -> None:
         history.record(commit_event(commit))
         query.wake()
 
-    return CommitCoordinator(
-        {
-            name: SinkCommits(
-                name,
-                agree(name, owned.manifest.sinks[name], committer),
-                committer,
-                generation=owned.generation,
-                still_leader=lambda: not checkpoints.superseded(owned.generation),
-                on_commit=committed,
-                on_retry=lambda retry: history.record(retry_event(retry)),
-                on_failure=query.fail,
-            )
-            for name, committer in owned.committers.items()
-        }
+    events = CommitEvents(
+        committed=committed, retried=lambda retry: history.record(retry_event(retry)), failed=query.fail
     )
+    manifest, generation = owned.manifest, owned.generation
+
+    def commits(name: str, committer: Committer) -> SinkCommits:
+        committer.fence(generation)
+        return SinkCommits(
+            name,
+            settle(name, manifest.sinks[name], committer),
+            committer,
+            generation=generation,
+            still_leader=lambda: not checkpoints.superseded(generation),
+            events=events,
+            spawn=spawn,
+            listeners=pipeline.listeners(name),
+            attempts=AttemptFiles(
+                checkpoints.store, name, generation=generation, taken_over=CheckpointId(manifest.checkpoint)
+            ),
+        )
+
+    return CommitCoordinator({name: commits(name, committer) for name, committer in owned.committers.items()})
