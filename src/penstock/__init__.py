@@ -8,7 +8,9 @@ from penstock.operators.aggregates import count, first, last, max, mean, min, su
 from penstock.operators.process import KeyedProcess, value
 from penstock.pipeline import KeyedStream, Output, Stream, read, start
 from penstock.sinks.discard import Discard
+from penstock.sinks.listeners import CommitInfo, CommitListener
 from penstock.sinks.paimon import Paimon
+from penstock.sinks.partition_done import PartitionDone
 
 if TYPE_CHECKING:
     from penstock.engine.query import Query
@@ -17,11 +19,14 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "CommitInfo",
+    "CommitListener",
     "Discard",
     "KeyedProcess",
     "KeyedStream",
     "Output",
     "Paimon",
+    "PartitionDone",
     "PenstockError",
     "Query",
     "Stream",

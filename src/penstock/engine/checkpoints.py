@@ -106,6 +106,15 @@ class Checkpoints:
         if self.superseded(generation):
             raise _fenced(f"generation {generation + 1} was claimed", generation, Generation(generation + 1))
 
+    def require_newest(self, generation: Generation, newest: Manifest) -> None:
+        """Generations in manifests ascend: who claimed earlier and comes later has lost, though its id would be free.
+
+        Raises: `Fenced` when a newer driver published `newest`.
+        """
+        if newest.generation > generation:
+            seen = f"checkpoint {newest.checkpoint} was published by generation {newest.generation}"
+            raise _fenced(seen, generation, Generation(newest.generation))
+
     def verify_files(self, manifest: Manifest) -> None:
         """Checks that every file of a checkpoint is there with its size; its bytes are checked when they are read.
 

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 
 from penstock.engine.commits import Commit, Retry
 from penstock.engine.epochs import EpochResult, rows_consumed
+from penstock.observe.commit_log import commit_log
 from penstock.observe.events import (
     BytesWritten,
     CommitRetried,
@@ -16,6 +17,7 @@ from penstock.observe.events import (
     EpochKind,
     EpochPublished,
     Event,
+    decode_events,
     encode_event,
 )
 from penstock.protocol.ids import BatchId, CheckpointId, SinkName, StageName
@@ -44,6 +46,9 @@ class History:
     def last_epoch(self) -> EpochPublished | None:
         return self._last
 
+    def commits(self) -> list[Committed]:
+        return read_commits(self._store)
+
     def record(self, event: Event) -> None:
         with self._lock:
             if isinstance(event, EpochPublished) and event.kind != "takeover":
@@ -57,6 +62,11 @@ class History:
                     listener(event)
                 except Exception:
                     _log.exception("a listener failed on %s", type(event).__name__)
+
+
+def read_commits(store: Store) -> list[Committed]:
+    """The commit log of a checkpoint folder."""
+    return commit_log(decode_events(store.read(EVENTS))) if store.exists(EVENTS) else []
 
 
 def takeover_event(manifest: Manifest) -> EpochPublished:

@@ -23,7 +23,14 @@ from penstock.engine.feed import Feed
 from penstock.engine.history import History, Listener, commit_event, retry_event, takeover_event, utc_now
 from penstock.engine.query import Query
 from penstock.engine.settle import settle
-from penstock.errors import CheckpointMismatch, ConfigError, Fenced
+from penstock.errors import (
+    CheckpointMismatch,
+    ConfigError,
+    Fenced,
+    MissingFile,
+    PenstockError,
+    TablePositionMismatch,
+)
 from penstock.graph import Pipeline
 from penstock.observe.events import QueryStarted
 from penstock.protocol.ids import CheckpointId, Generation, StageName
@@ -96,10 +103,16 @@ class _Owned:
 
 
 def _own(checkpoints: Checkpoints, pipeline: Pipeline, config: Config, parallelism: dict[str, int]) -> _Owned | None:
-    """Refuses what does not fit, then takes over. None when another driver was faster: look at everything again."""
+    """Refuses what does not fit, then takes over. None when another driver changed it: look at everything again."""
     base = _base(checkpoints, pipeline, config)
-    committers = _committers(pipeline, base)
-    checkpoints.verify_files(base)
+    try:
+        committers = _committers(pipeline, base)
+        checkpoints.verify_files(base)
+    except (TablePositionMismatch, MissingFile):
+        newest = checkpoints.newest()
+        if config.restore is None and newest is not None and newest.checkpoint > base.checkpoint:
+            return None  # the older driver still runs: it published, committed and collected meanwhile
+        raise
     driver = Driver(socket.gethostname(), os.getpid(), utc_now(), penstock.__version__)
     generation = checkpoints.claim_generation(driver)
     manifest = _take_over(checkpoints, base, config, generation, parallelism)
@@ -192,6 +205,8 @@ def _take_over(
         newest = checkpoints.newest()
         if newest is not None and newest.identity != base.identity:
             return None
+        if newest is not None:
+            checkpoints.require_newest(generation, newest)
         if newest is not None and config.restore is None:
             base = newest
         manifest = takeover(
@@ -227,9 +242,14 @@ def _coordinator(
 
     def commits(name: str, committer: Committer) -> SinkCommits:
         committer.fence(generation)
+        try:
+            progress = settle(name, manifest.sinks[name], committer)
+        except PenstockError:
+            checkpoints.require_leader(generation)  # a newer driver has every right to go ahead of this one
+            raise
         return SinkCommits(
             name,
-            settle(name, manifest.sinks[name], committer),
+            progress,
             committer,
             generation=generation,
             still_leader=lambda: not checkpoints.superseded(generation),
