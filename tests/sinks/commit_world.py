@@ -157,6 +157,8 @@ class World:
 
     def _pause(self, where: str) -> None:
         self.note(f"pause at {where}")
+        if self.choose.random() < 0.5:
+            self.start()  # what people do with a driver that hangs
         for _ in range(self.choose.randint(1, 6)):
             self.act()
         self.note(f"resume at {where}")
