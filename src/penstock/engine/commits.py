@@ -155,7 +155,8 @@ class SinkCommits:
                 return until_s - now_s
             case Rest():
                 if not self._tidy():
-                    return None if ending else self._tell_time(now_s)
+                    pause = self._tell_time(now_s)
+                    return None if ending else pause
             case _:
                 assert_never(action)
         return AT_ONCE
@@ -215,6 +216,7 @@ class SinkCommits:
             return
         self._events.committed(Commit(self._name, landed, None if landed.found else self._duration_s))
         self._change(lambda progress: protocol.told(progress, told))
+        self._told_time = None  # what was waiting for this commit may be due now
 
     def _told(self, landed: Landed, states: Mapping[str, bytes]) -> dict[str, bytes]:
         if not self._listeners:
