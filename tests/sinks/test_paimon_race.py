@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from penstock.errors import PenstockError, TablePositionMismatch
+from penstock.errors import Fenced, PenstockError, TablePositionMismatch
+from penstock.protocol.ids import Generation
 from penstock.sinks import paimon_local
 from penstock.sinks.base import Committable
 from penstock.sinks.paimon import Paimon
 from penstock.sinks.paimon_open import open_table
-from tests.sinks.tables import assert_no_file_is_listed_twice, commit, epoch, ids_in, ids_of, newest
+from tests.sinks.tables import assert_no_file_is_listed_twice, commit, epoch, every_file, ids_in, ids_of, newest
 
 CHECKPOINTS = range(1, 61)
 
@@ -103,6 +104,38 @@ def test_a_zombie_that_wakes_up_after_its_successor_committed_doubles_nothing(si
     assert ids_in(sink) == ids_of([1])
     assert_no_file_is_listed_twice(sink)
     assert len(snapshots(sink)) == 1
+
+
+def test_a_zombie_that_was_told_it_leads_commits_nothing_once_its_successor_has_closed_the_door(sink: Paimon) -> None:
+    """C9: paused between asking for leadership and publishing; the successor has committed nothing yet."""
+    committables = epoch(sink, 1)
+    zombie, successor = sink.open_committer("me"), sink.open_committer("me")
+    answers = iter([True, False])
+
+    def paused() -> bool:
+        answer = next(answers)
+        if answer:
+            successor.fence(Generation(2))
+        return answer
+
+    before = every_file(sink)
+    with pytest.raises(Fenced):
+        commit(zombie, 1, committables, still_leader=paused)
+    assert newest(successor) is None
+    assert every_file(sink) == before, "nothing is left behind"
+    commit(successor, 1, committables)
+    assert ids_in(sink) == ids_of([1])
+
+
+def test_closing_the_door_leaves_other_committers_alone(sink: Paimon) -> None:
+    committables = epoch(sink, 1)
+    stranger = sink.open_committer("stranger")
+
+    def paused() -> bool:
+        sink.open_committer("me").fence(Generation(2))
+        return True
+
+    assert commit(stranger, 1, committables, still_leader=paused).snapshot == 1
 
 
 def test_a_zombie_far_behind_its_successor_doubles_nothing(sink: Paimon) -> None:

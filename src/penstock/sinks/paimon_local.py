@@ -69,9 +69,11 @@ def withdraw_hidden(folder: Path, owner: str) -> None:
 
 
 def link(hidden: Path, path: Path) -> bool:
-    """Gives a finished file its name, durably; False when the name is taken by somebody else's file."""
+    """Gives a finished file its name, durably; False when the name is taken, or the file was withdrawn."""
     try:
         path.hardlink_to(hidden)
+    except FileNotFoundError:
+        return False
     except FileExistsError:
         # A network file system may lose the answer of a link that it made.
         if not path.samefile(hidden):
