@@ -129,6 +129,9 @@ class World:
     running: list[Instance] = field(default_factory=list)
     fenced: dict[str, Generation] = field(default_factory=dict)
     late: list[str] = field(default_factory=list)
+    written: dict[str, tuple[Generation, CheckpointId]] = field(default_factory=dict)
+    """Table files by the attempt that made them."""
+    published_by: dict[CheckpointId, Generation] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.choose = random.Random(self.seed)
@@ -276,7 +279,11 @@ class World:
                 spawn=Steps,
                 listeners=(Listed(self),),
                 attempts=AttemptFiles(
-                    self.checkpoints.store, name, generation=generation, taken_over=CheckpointId(manifest.checkpoint)
+                    self.checkpoints.store,
+                    name,
+                    generation=generation,
+                    taken_over=CheckpointId(manifest.checkpoint),
+                    owners=self.checkpoints.owners(),
                 ),
                 clock=lambda: self.clock_s,
                 wall_ms=lambda: int(self.clock_s * 1000),
@@ -345,6 +352,7 @@ class World:
             },
         )
         self.checkpoints.publish(manifest)
+        self.published_by[checkpoint] = instance.generation
         instance.manifest = manifest
         self.note(f"generation {instance.generation} publishes checkpoint {checkpoint} with batch {batch}")
         self.point("after publish", answers=False)
@@ -356,10 +364,12 @@ class World:
         instance.attempts += 1
         attempt = f"{instance.attempts}"
         path = attempt_path(name, checkpoint=checkpoint, generation=instance.generation, subtask=0, attempt=attempt)
-        store = self.checkpoints.store
-        context = WriterContext(
-            checkpoint, instance.generation, 0, 1, attempt, lambda file: store.append(path, file.encode())
-        )
+
+        def announce(file: str) -> None:
+            self.checkpoints.store.append(path, file.encode())
+            self.written[file.rpartition("/")[2]] = (instance.generation, checkpoint)
+
+        context = WriterContext(checkpoint, instance.generation, 0, 1, attempt, announce)
         writer = self.sinks[name].open_writer(context, SCHEMA)
         writer.write(pa.record_batch([pa.array(ids_of(batch))], schema=SCHEMA))
         return attempt, tuple(writer.prepare())
@@ -400,6 +410,15 @@ class World:
             logged = {(landed.first, landed.last): landed.rows for sink, landed in self.log if sink == name}
             assert set(told) <= set(logged), f"{name}: told {told}, logged {logged}"
             assert sum(logged[commit] for commit in told) == wanted.total(), f"{name}: rows of {told} in {logged}"
+
+    def must_be_gone(self, file: str) -> bool:
+        """Whether a file that no table lists should have been removed.
+
+        Only those stay that a driver which died had no time to judge: of its attempts at a checkpoint that it did
+        publish, others cannot tell losers from winners.
+        """
+        generation, checkpoint = self.written[file]
+        return generation == self.instances[-1].generation or self.published_by.get(checkpoint) != generation
 
 
 def ids_of(batch: int) -> list[int]:

@@ -247,7 +247,12 @@ def judged(
     *paths: str, winners: frozenset[tuple[CheckpointId, str]] = frozenset(), published: int = 12
 ) -> tuple[list[str], list[str]]:
     verdict = judge_attempts(
-        paths, generation=Generation(3), taken_over=CheckpointId(10), published=CheckpointId(published), winners=winners
+        paths,
+        generation=Generation(3),
+        taken_over=CheckpointId(10),
+        owners={CheckpointId(8): Generation(1), CheckpointId(9): Generation(2)},
+        published=CheckpointId(published),
+        winners=winners,
     )
     return list(verdict.forget), list(verdict.lost)
 
@@ -264,6 +269,8 @@ def test_only_attempts_that_can_never_count_have_lost() -> None:
     assert judged(path(13, 3)) == ([], []), "its checkpoint is still being made"
     assert judged(path(10, 2)) == ([], [path(10, 2)])
     assert judged(path(9, 2)) == ([path(9, 2)], []), "it may have won, so its files stay"
+    assert judged(path(8, 2)) == ([], [path(8, 2)]), "another driver published that checkpoint"
+    assert judged(path(7, 2)) == ([path(7, 2)], []), "nobody knows any more who did"
     assert judged(path(13, 4)) == ([], []), "a newer driver's"
 
 

@@ -7,7 +7,7 @@ between removing files and forgetting their list leaves the list; removing a fil
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from penstock.protocol.attempts import FOLDER, judge_attempts, remembered
 from penstock.protocol.ids import CheckpointId, Generation
@@ -17,9 +17,17 @@ from penstock.store.base import Store
 class AttemptFiles:
     """What attempts announced for one sink."""
 
-    def __init__(self, store: Store, sink: str, *, generation: Generation, taken_over: CheckpointId) -> None:
+    def __init__(
+        self,
+        store: Store,
+        sink: str,
+        *,
+        generation: Generation,
+        taken_over: CheckpointId,
+        owners: Mapping[CheckpointId, Generation],
+    ) -> None:
         self._store, self._folder = store, f"{FOLDER}/{sink}"
-        self._generation, self._taken_over = generation, taken_over
+        self._generation, self._taken_over, self._owners = generation, taken_over, owners
         self._lock = threading.Lock()
         self._published = taken_over
         self._winners: frozenset[tuple[CheckpointId, str]] = frozenset()
@@ -46,6 +54,7 @@ class AttemptFiles:
             [entry.path for entry in self._store.list(self._folder)],
             generation=self._generation,
             taken_over=self._taken_over,
+            owners=self._owners,
             published=published,
             winners=winners,
         )

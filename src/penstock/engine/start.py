@@ -239,6 +239,7 @@ def _coordinator(
         committed=committed, retried=lambda retry: history.record(retry_event(retry)), failed=query.fail
     )
     manifest, generation = owned.manifest, owned.generation
+    owners = checkpoints.owners()
 
     def commits(name: str, committer: Committer) -> SinkCommits:
         committer.fence(generation)
@@ -257,7 +258,11 @@ def _coordinator(
             spawn=spawn,
             listeners=pipeline.listeners(name),
             attempts=AttemptFiles(
-                checkpoints.store, name, generation=generation, taken_over=CheckpointId(manifest.checkpoint)
+                checkpoints.store,
+                name,
+                generation=generation,
+                taken_over=CheckpointId(manifest.checkpoint),
+                owners=owners,
             ),
         )
 

@@ -8,7 +8,7 @@ them is in any manifest, so none of them was or will be given to a commit.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from penstock.protocol.ids import CheckpointId, Generation
@@ -38,15 +38,17 @@ def judge_attempts(
     *,
     generation: Generation,
     taken_over: CheckpointId,
+    owners: Mapping[CheckpointId, Generation],
     published: CheckpointId,
     winners: frozenset[tuple[CheckpointId, str]],
 ) -> Verdict:
     """Sorts the announcements that were found.
 
-    `taken_over` is this driver's first checkpoint. An older driver's attempts at it or later ones can never be
-    published. Its attempts at earlier checkpoints may have won, and what they wrote may be in the table: nobody can
-    tell here, so their files stay (orphan cleanup judges by the table). This driver's own are settled once their
-    checkpoint is published; `winners` are its own of the last `REMEMBERED` checkpoints.
+    `taken_over` is this driver's first checkpoint, `owners` tells which driver published the retained ones before it.
+    An older driver's attempts at a checkpoint that it did not publish can never count. Its attempts at one that it did
+    publish may have won, and what they wrote may be in the table: nobody can tell here, so their files stay (orphan
+    cleanup judges by the table). This driver's own are settled once their checkpoint is published; `winners` are its
+    own of the last `REMEMBERED` checkpoints.
     """
     forget: list[str] = []
     lost: list[str] = []
@@ -56,7 +58,8 @@ def judge_attempts(
             continue
         checkpoint, by = CheckpointId(int(match["checkpoint"])), int(match["generation"])
         if by < generation:
-            (lost if checkpoint >= taken_over else forget).append(path)
+            published_it = checkpoint < taken_over and owners.get(checkpoint, by) == by
+            (forget if published_it else lost).append(path)
         elif by == generation and checkpoint <= published:
             won = checkpoint <= published - REMEMBERED or (checkpoint, match["attempt"]) in winners
             (forget if won else lost).append(path)
