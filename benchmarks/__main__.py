@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import backlog, barrier, floor, throughput
+from benchmarks import backlog, barrier, commits, floor, throughput
 from benchmarks.session import make_session
 from benchmarks.verdict import Verdicts
 
 BENCHMARKS = {
     "barrier": barrier.run,
     "backlog": backlog.run,
+    "commits": commits.run,
     "floor": floor.run,
     "aggregates": throughput.aggregates,
     "processes": throughput.processes,
