@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,11 +14,12 @@ import pyarrow as pa
 import pytest
 
 import penstock as pen
+from penstock.engine.attempts import AttemptFiles
 from penstock.engine.cluster import JobFailed, StageJob
 from penstock.engine.settle import settle
 from penstock.errors import ConfigError, MissingFile
 from penstock.protocol.commit import with_pending
-from penstock.protocol.ids import CheckpointId
+from penstock.protocol.ids import CheckpointId, Generation
 from penstock.protocol.manifest import SinkState
 from penstock.sinks.listeners import CommitInfo, SinkTime
 from penstock.sinks.paimon import Paimon
@@ -24,6 +27,7 @@ from penstock.sinks.paimon_done import PartitionMarker
 from penstock.sinks.paimon_open import open_table
 from penstock.sinks.paimon_read import listed_files
 from penstock.sinks.partition_done import PartitionDone
+from penstock.store.local import LocalStore
 from penstock.testing.inline import InlineCluster, InlineRun, stream_of
 from tests.sinks.tables import commit, context, data_files, epoch, ids_in, ids_of
 
@@ -117,6 +121,50 @@ def test_announced_files_that_the_table_lists_stay(sink: Paimon) -> None:
     files = [str(path.relative_to(folder)) for path in folder.rglob("*.parquet")]
     sink.open_committer("me").remove(files)
     assert ids_in(sink) == ids_of([1])
+
+
+KILLED = """
+import os, sys
+import pyarrow as pa
+from penstock.protocol.ids import CheckpointId, Generation
+from penstock.protocol.attempts import attempt_path
+from penstock.sinks.base import WriterContext
+from penstock.sinks.paimon import Paimon
+from penstock.store.local import LocalStore
+store = LocalStore(sys.argv[2])
+path = attempt_path("out", checkpoint=7, generation=1, subtask=0, attempt="3")
+announce = lambda file: store.append(path, file.encode())
+context = WriterContext(CheckpointId(7), Generation(1), 0, 1, "3", announce)
+schema = pa.schema([("id", pa.int64()), ("word", pa.string())])
+writer = Paimon(sys.argv[1], "shop.words").open_writer(context, schema)
+writer.write(pa.record_batch([[1], ["a"]], schema=schema))
+writer.prepare()
+os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.parametrize("published", [True, False])
+def test_files_of_a_killed_attempt_are_removed(sink: Paimon, tmp_path: Path, published: bool) -> None:
+    """C5: it made its file and died before it could report; then its epoch, or its driver, ended without it."""
+    died = subprocess.run([sys.executable, "-c", KILLED, sink.warehouse, str(tmp_path / "c")], check=False)
+    assert died.returncode == -9
+    assert len(data_files(sink)) == 1
+    generation, taken_over = (1, 2) if published else (2, 7)
+    attempts = AttemptFiles(
+        LocalStore(tmp_path / "c"),
+        "out",
+        generation=Generation(generation),
+        taken_over=CheckpointId(taken_over),
+        owners={},
+    )
+    committer = sink.open_committer("me")
+    if published:
+        attempts.sweep(committer.remove)
+        assert len(data_files(sink)) == 1, "its checkpoint is still being made, it may yet win"
+        attempts.published(CheckpointId(7), frozenset({"4"}))
+    assert attempts.sweep(committer.remove)
+    assert data_files(sink) == set()
+    assert not attempts.sweep(committer.remove), "nothing is looked at twice"
 
 
 def batches(count: int) -> list[dict[str, pa.Table]]:
