@@ -8,7 +8,6 @@ file is listed twice, and no file of a losing attempt is left. ``--seed N`` repl
 from __future__ import annotations
 
 import argparse
-import itertools
 import logging
 import random
 import sys
@@ -27,16 +26,17 @@ from penstock.testing.tables import Memory, memory_table
 from tests.sinks.commit_world import SCHEMA, World
 
 ACTIONS = 40
-_numbers = itertools.count()
 
 
 def run_memory(seed: int) -> World:
     """One world on tables in memory."""
-    run = next(_numbers)
-    world = World(seed, {name: Memory(f"faults-{run}-{name}") for name in ("a", "bb")})
-    for sink in world.sinks.values():
+    sinks = {name: Memory(f"faults-{name}") for name in ("a", "bb")}
+    world = World(seed, dict(sinks))
+    for sink in sinks.values():
         sink.check(SCHEMA)
-        memory_table(sink.name).on_commit = lambda _: world.point("inside commit")  # type: ignore[attr-defined]
+        table = memory_table(sink.name)
+        table.snapshots.clear()
+        table.on_commit = lambda _: world.point("inside commit")
     with _told(world):
         world.run(ACTIONS)
         world.check(_ids_in_memory)

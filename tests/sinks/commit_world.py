@@ -135,7 +135,7 @@ class World:
 
     def __post_init__(self) -> None:
         self.choose = random.Random(self.seed)
-        self.checkpoints = Checkpoints(MemoryStore(f"world-{self.seed}-{id(self)}"))
+        self.checkpoints = Checkpoints(MemoryStore())
         shape = PipelineShape(sources={}, operators={}, edges={}, sinks=tuple(self.sinks))
         self.empty = first_manifest(
             identity=f"world{self.seed}", library="0", max_parallelism=8, shape=shape, created_at=""
