@@ -280,9 +280,9 @@ def test_a_driver_that_claimed_earlier_does_not_take_over_from_one_that_claimed_
     """C9: paused right after its claim; its successor has published meanwhile."""
     original = Checkpoints.claim_generation
 
-    def claim(self: Checkpoints, driver: Driver) -> Generation:
+    def claim(self: Checkpoints, driver: Driver, **rest: int) -> Generation:
         monkeypatch.setattr(Checkpoints, "claim_generation", original)
-        mine = original(self, driver)
+        mine = original(self, driver, **rest)
         successor = InlineRun(batches_of(100, 2), clock, accepted=[0])
         successor.start(keyed_slow(clock, table, 0), checkpoint=tmp_path).await_termination(30)
         return mine
