@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import backlog, barrier, floor, recovery, throughput, windows
+from benchmarks import backlog, barrier, commits, floor, recovery, throughput, windows
 from benchmarks.session import make_session
 from benchmarks.verdict import Verdicts
 
@@ -13,6 +13,7 @@ BENCHMARKS = {
     "backlog": backlog.run,
     "recovery": recovery.recovery,
     "rescale": recovery.rescale,
+    "commits": commits.run,
     "floor": floor.run,
     "aggregates": throughput.aggregates,
     "processes": throughput.processes,

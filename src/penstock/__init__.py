@@ -29,7 +29,9 @@ from penstock.operators.user_aggregate import UserAggregate
 from penstock.operators.windows import session_window, sliding, tumbling
 from penstock.pipeline import BroadcastStream, KeyedStream, Output, Stream, WindowedStream, read, start
 from penstock.sinks.discard import Discard
+from penstock.sinks.listeners import CommitInfo, CommitListener
 from penstock.sinks.paimon import Paimon
+from penstock.sinks.partition_done import PartitionDone
 
 if TYPE_CHECKING:
     from penstock.engine.query import Query
@@ -39,12 +41,15 @@ __version__ = "0.1.0"
 
 __all__ = [
     "BroadcastStream",
+    "CommitInfo",
+    "CommitListener",
     "ConnectProcess",
     "Discard",
     "KeyedProcess",
     "KeyedStream",
     "Output",
     "Paimon",
+    "PartitionDone",
     "PenstockError",
     "Query",
     "Stream",

@@ -21,6 +21,7 @@ from penstock.operators.base import OperatorSpec
 from penstock.operators.passing import Pass
 from penstock.protocol.eventtime import SourceTime
 from penstock.sinks.base import Sink
+from penstock.sinks.listeners import CommitListener
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,80}")
 _HIDDEN = "__penstock"
@@ -70,6 +71,7 @@ class SinkNode:
     name: str | None
     sink: Sink
     input: Node
+    listeners: tuple[CommitListener, ...] = ()
 
 
 Node: TypeAlias = "SourceNode | OperatorNode | SideNode"
@@ -118,10 +120,10 @@ def event_time_is_end(node: Node) -> bool:
         case OperatorNode():
             if getattr(node.spec, "event_time_column", None) is not None:
                 return bool(getattr(node.spec, "event_time_is_end", False))
-            inputs = node.inputs
+            operator = node
         case SideNode():
-            inputs = node.operator.inputs
-    return any(event_time_is_end(part.node) for part in inputs if not part.broadcast)
+            operator = node.operator
+    return any(event_time_is_end(part.node) for part in operator.inputs if not part.broadcast)
 
 
 def is_timed(node: Node) -> bool:
@@ -218,6 +220,7 @@ class _Compiler:
         self._sources: dict[SourceNode, Source] = {}
         self._drafts: list[_StageDraft] = []
         self._place: dict[OperatorNode, tuple[_StageDraft, int]] = {}
+        self._listeners: dict[str, tuple[CommitListener, ...]] = {}
 
     def compile(self) -> Pipeline:
         for node in _in_order(self._outputs):
@@ -230,7 +233,8 @@ class _Compiler:
         for output in self._outputs:
             self._add_sink(output)
         dealt = self._dealt_edges()
-        return Pipeline(tuple(self._sources.values()), tuple(draft.freeze(dealt) for draft in self._drafts))
+        stages = tuple(draft.freeze(dealt) for draft in self._drafts)
+        return Pipeline(tuple(self._sources.values()), stages, self._listeners)
 
     def _dealt_edges(self) -> frozenset[str]:
         """Unkeyed edges behind which nobody needs the order of records: no key, no broadcast, down to the sinks."""
@@ -328,6 +332,8 @@ class _Compiler:
         name = self._unique(output.name or "sink", given=output.name is not None)
         draft = self._send(upstream, ToSink(name))
         draft.sinks.append(SinkBinding(name, output.sink, schema_of(upstream)))
+        self._listeners[name] = output.listeners
+        _refuse_doubled_listeners(name, (*output.sink.listeners(), *output.listeners))
 
     def _renamed(self, node: OperatorNode) -> OperatorSpec:
         name = self._unique(node.spec.name, given=node.named)
@@ -352,6 +358,17 @@ class _Compiler:
             name = f"{base}-{count}"
         self._names.add(name)
         return name
+
+
+def _refuse_doubled_listeners(sink: str, listeners: tuple[CommitListener, ...]) -> None:
+    names = [listener.name for listener in listeners]
+    doubled = sorted({name for name in names if names.count(name) > 1})
+    if doubled:
+        raise PipelineError(
+            f"sink {sink} has several commit listeners named {', '.join(map(repr, doubled))}",
+            cause="a listener's name is the key of its state in the checkpoint",
+            next_step="give each listener a name of its own",
+        )
 
 
 def _in_order(outputs: Iterable[SinkNode]) -> list[Node]:

@@ -16,6 +16,7 @@ from penstock.operators.base import OperatorSpec, StateSchema
 from penstock.protocol.eventtime import SourceTime
 from penstock.protocol.manifest import EdgeShape, OperatorShape, PipelineShape
 from penstock.sinks.base import Sink
+from penstock.sinks.listeners import CommitListener
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +149,8 @@ class Pipeline:
 
     sources: tuple[Source, ...]
     stages: tuple[Stage, ...]
+    added_listeners: Mapping[str, tuple[CommitListener, ...]] = field(default_factory=dict)
+    """Users' commit listeners by sink; they stay in the driver, so they are no part of a stage."""
 
     def edges(self) -> Iterator[Edge]:
         for stage in self.stages:
@@ -156,6 +159,11 @@ class Pipeline:
     def sinks(self) -> Iterator[SinkBinding]:
         for stage in self.stages:
             yield from stage.sinks
+
+    def listeners(self, sink: str) -> tuple[CommitListener, ...]:
+        """Who is told of a sink's commits: the sink's own listeners, then the user's."""
+        (binding,) = (binding for binding in self.sinks() if binding.name == sink)
+        return (*binding.sink.listeners(), *self.added_listeners.get(sink, ()))
 
     def stage_of(self) -> Mapping[str, str]:
         """Stage name by operator name."""

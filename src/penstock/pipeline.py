@@ -44,6 +44,7 @@ from penstock.operators.window_aggregate import Emit, WindowAggregate
 from penstock.operators.windows import RegularWindow, SessionWindow, Window
 from penstock.protocol.eventtime import SourceTime
 from penstock.sinks.base import Sink
+from penstock.sinks.listeners import CommitListener
 
 if TYPE_CHECKING:
     import os
@@ -189,9 +190,9 @@ class Stream:
         """
         return KeyedStream(self.node, check_keys(self.schema, columns))
 
-    def write(self, sink: Sink, *, name: str | None = None) -> Output:
-        """Ends the stream in a sink."""
-        return Output(SinkNode(name, sink, self.node))
+    def write(self, sink: Sink, *, name: str | None = None, listeners: Sequence[CommitListener] = ()) -> Output:
+        """Ends the stream in a sink; `listeners` learn of its commits."""
+        return Output(SinkNode(name, sink, self.node, tuple(listeners)))
 
     def _then(self, spec: OperatorSpec, name: str | None) -> Stream:
         check_columns(spec.output_schema, f"operator {spec.name}")

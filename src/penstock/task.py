@@ -38,6 +38,7 @@ from penstock.operators.base import (
     Time,
     TimedOperator,
 )
+from penstock.protocol.attempts import attempt_path
 from penstock.protocol.garbage import file_path
 from penstock.protocol.ids import CheckpointId, Generation
 from penstock.protocol.keygroups import KeyGroupRange
@@ -196,12 +197,20 @@ class _Attempt:
 
     def _open_writer(self, binding: SinkBinding) -> Writer:
         """Opened before the first step, so that a slow start of a sink does not look like slow rows."""
+        announced = attempt_path(
+            binding.name,
+            checkpoint=self._plan.checkpoint,
+            generation=self._plan.generation,
+            subtask=self._mine.subtask,
+            attempt=self._attempt,
+        )
         context = WriterContext(
             checkpoint=CheckpointId(self._plan.checkpoint),
             generation=Generation(self._plan.generation),
             subtask=self._mine.subtask,
             parallelism=self._plan.parallelism,
             attempt=self._attempt,
+            announce=lambda file: self._store.append(announced, file.encode()),
         )
         writer = binding.sink.open_writer(context, binding.schema)
         self._undo.callback(writer.abort)

@@ -62,9 +62,19 @@ def commit(
     checkpoint: int,
     committables: Sequence[Committable],
     still_leader: Callable[[], bool] = lambda: True,
+    *,
+    watermark: int | None = None,
     **properties: str,
 ) -> CommitReceipt:
-    return committer.commit(permit(checkpoint), committables, properties=properties, still_leader=still_leader)
+    return committer.commit(
+        permit(checkpoint), committables, watermark=watermark, properties=properties, still_leader=still_leader
+    )
+
+
+def newest(committer: PaimonCommitter, oldest_snapshot: int | None = None) -> CommitReceipt | None:
+    """The newest commit of the committer's user."""
+    receipts = committer.commits(oldest_snapshot, 1)
+    return receipts[-1] if receipts else None
 
 
 def every_file(sink: Paimon) -> set[Path]:

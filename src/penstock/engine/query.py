@@ -23,7 +23,7 @@ from penstock.engine.loop import EpochLoop, LoopEvents
 from penstock.engine.savepoint import Savepoint, SavepointJob, Savepoints
 from penstock.errors import ConfigError, Fenced, PenstockError, StageFailed
 from penstock.graph import Pipeline
-from penstock.observe.events import EpochFailed, EpochPublished, QueryStopped, Rescaled, StopReason
+from penstock.observe.events import Committed, EpochFailed, EpochPublished, QueryStopped, Rescaled, StopReason
 from penstock.protocol.ids import CheckpointId, StageName
 from penstock.protocol.manifest import Manifest
 from penstock.store.base import Store
@@ -84,6 +84,10 @@ class Query:
     def checkpoints(self) -> list[int]:
         """Ids of the checkpoints that can be restored."""
         return [int(number) for number in self._runner.checkpoints.ids()]
+
+    def commits(self) -> list[Committed]:
+        """The commit log of the folder, of earlier runs too: which table snapshot holds which checkpoints."""
+        return self._history.commits()
 
     def manifest(self) -> Manifest:
         """The newest checkpoint."""

@@ -12,18 +12,20 @@ from pathlib import PurePosixPath
 
 import penstock
 from penstock.config import Config
+from penstock.engine.attempts import AttemptFiles
 from penstock.engine.background import Spawn, StepThread
 from penstock.engine.base import Base, find_base
 from penstock.engine.checkpoints import Checkpoints, Driver
 from penstock.engine.cluster import Cluster
 from penstock.engine.collect import Collector
-from penstock.engine.commits import Commit, CommitCoordinator, SinkCommits, agree
+from penstock.engine.commits import Commit, CommitCoordinator, CommitEvents, SinkCommits
 from penstock.engine.epochs import EpochRunner
 from penstock.engine.feed import Feed
 from penstock.engine.history import History, Listener, commit_event, retry_event, takeover_event, utc_now
 from penstock.engine.origin import bring
 from penstock.engine.query import Query
-from penstock.errors import ConfigError, Fenced
+from penstock.engine.settle import settle
+from penstock.errors import ConfigError, Fenced, MissingFile, PenstockError, TablePositionMismatch
 from penstock.graph import Pipeline
 from penstock.observe.events import Event, InFlightDropped, QueryStarted
 from penstock.protocol.ids import CheckpointId, EdgeName, Generation, StageName
@@ -84,7 +86,7 @@ def start_query(
         open_target=surroundings.store,
         spawn=surroundings.spawn,
     )
-    coordinator = _coordinator(query, checkpoints, owned, history, surroundings)
+    coordinator = _coordinator(query, pipeline, checkpoints, owned, history, surroundings)
     collector = Collector(
         checkpoints, generation, config.retain, query.on_collector_failure, surroundings.spawn, query.pinned_files
     )
@@ -109,9 +111,15 @@ def _own(
     parallelism: dict[str, int],
     open_store: Callable[[str], Store],
 ) -> _Owned | None:
-    """Refuses what does not fit, then takes over. None when another driver was faster: look at everything again."""
+    """Refuses what does not fit, then takes over. None when another driver changed it: look at everything again."""
     base = find_base(checkpoints, pipeline, config, open_store)
-    committers = _committers(pipeline, base.manifest)
+    try:
+        committers = _committers(pipeline, base.manifest)
+    except (TablePositionMismatch, MissingFile):
+        newest = checkpoints.newest()
+        if config.restore is None and newest is not None and newest.checkpoint > base.manifest.checkpoint:
+            return None  # the older driver still runs: it published and committed meanwhile
+        raise
     if base.origin is not None:
         bring(base.origin, base.manifest, checkpoints.store)
     driver = Driver(socket.gethostname(), os.getpid(), utc_now(), penstock.__version__)
@@ -144,12 +152,12 @@ def _first_events(name: str, owned: _Owned) -> Iterator[Event]:
 
 
 def _committers(pipeline: Pipeline, base: Manifest) -> dict[str, Committer]:
-    """One per sink, on tables that fit the stream and agree with the checkpoint."""
+    """One per sink, on tables that fit the stream and agree with the checkpoint, nothing missing."""
     committers = {}
     for binding in pipeline.sinks():
         binding.sink.check(binding.schema)
         committer = binding.sink.open_committer(commit_user(base.identity, binding.name))
-        agree(binding.name, base.sinks[binding.name], committer)
+        settle(binding.name, base.sinks[binding.name], committer)
         committers[binding.name] = committer
     return committers
 
@@ -187,6 +195,8 @@ def _take_over(
         newest = checkpoints.newest()
         if newest is not None and newest.identity != base.identity:
             return None
+        if newest is not None:
+            checkpoints.require_newest(generation, newest)
         # With a path, the folder was empty before: a rival has done the same restore, and this driver is the newer one.
         if newest is not None and not isinstance(config.restore, int):
             base = newest
@@ -209,31 +219,48 @@ def _take_over(
 
 def _coordinator(
     query: Query,
+    pipeline: Pipeline,
     checkpoints: Checkpoints,
     owned: _Owned,
     history: History,
     surroundings: Surroundings,
 ) -> CommitCoordinator:
-    """Asks each table again, now that no older driver can publish, and leaves the rest to the background."""
+    """Keeps older drivers away from each table, asks it again, and leaves the rest to the background."""
 
     def committed(commit: Commit) -> None:
         history.record(commit_event(commit))
         query.wake()
 
-    return CommitCoordinator(
-        {
-            name: SinkCommits(
-                name,
-                agree(name, owned.manifest.sinks[name], committer),
-                committer,
-                generation=owned.generation,
-                still_leader=lambda: not checkpoints.superseded(owned.generation),
-                on_commit=committed,
-                on_retry=lambda retry: history.record(retry_event(retry)),
-                on_failure=query.fail,
-                spawn=surroundings.spawn,
-                clock=surroundings.clock,
-            )
-            for name, committer in owned.committers.items()
-        }
+    events = CommitEvents(
+        committed=committed, retried=lambda retry: history.record(retry_event(retry)), failed=query.fail
     )
+    manifest, generation = owned.manifest, owned.generation
+    owners = checkpoints.owners()
+
+    def commits(name: str, committer: Committer) -> SinkCommits:
+        committer.fence(generation)
+        try:
+            progress = settle(name, manifest.sinks[name], committer)
+        except PenstockError:
+            checkpoints.require_leader(generation)  # a newer driver has every right to go ahead of this one
+            raise
+        return SinkCommits(
+            name,
+            progress,
+            committer,
+            generation=generation,
+            still_leader=lambda: not checkpoints.superseded(generation),
+            events=events,
+            spawn=surroundings.spawn,
+            clock=surroundings.clock,
+            listeners=pipeline.listeners(name),
+            attempts=AttemptFiles(
+                checkpoints.store,
+                name,
+                generation=generation,
+                taken_over=CheckpointId(manifest.checkpoint),
+                owners=owners,
+            ),
+        )
+
+    return CommitCoordinator({name: commits(name, committer) for name, committer in owned.committers.items()})

@@ -90,7 +90,11 @@ class EpochFailed(_Event, frozen=True, kw_only=True):
 
 
 class Committed(_Event, frozen=True, kw_only=True):
-    """A table took over the checkpoints `first` to `last` in one snapshot (C3, C12)."""
+    """A table took over the checkpoints `first` to `last` in one snapshot (C3, C12).
+
+    `found`: the driver learnt of it by asking the table, after a crash or an unknown outcome; how long the commit took
+    is not known then. The same commit may be told twice, before and after a crash.
+    """
 
     sink: SinkName
     first: CheckpointId
@@ -98,11 +102,13 @@ class Committed(_Event, frozen=True, kw_only=True):
     snapshot: int | None
     rows: int
     files: int
-    duration_s: float
+    duration_s: float | None
+    watermark: int | None = None
+    found: bool = False
 
 
 class CommitRetried(_Event, frozen=True, kw_only=True):
-    """A commit's outcome is unknown; the table will be asked, and the commit repeated if it has not arrived."""
+    """A commit's outcome is unknown, or a listener failed; the table will be asked, or the listener told, again."""
 
     sink: SinkName
     first: CheckpointId

@@ -24,7 +24,8 @@ def format_commit(event: Committed) -> str:
     snapshot = "no snapshot" if event.snapshot is None else f"snapshot {event.snapshot}"
     return (
         f"commit {checkpoints} to {event.sink}: {snapshot}, {event.rows:,} rows in {event.files:,} "
-        f"{'file' if event.files == 1 else 'files'}, {human_seconds(event.duration_s)}"
+        f"{'file' if event.files == 1 else 'files'}, "
+        f"{'found in the table' if event.duration_s is None else human_seconds(event.duration_s)}"
     )
 
 

@@ -14,7 +14,9 @@ import pyarrow as pa
 
 from penstock.errors import ConfigError, TableMismatch
 from penstock.sinks.base import WriterContext
+from penstock.sinks.listeners import CommitListener
 from penstock.sinks.paimon_local import as_local
+from penstock.sinks.partition_done import PartitionDone
 
 if TYPE_CHECKING:
     from penstock.sinks.paimon_commit import PaimonCommitter
@@ -44,6 +46,7 @@ class Paimon:
     primary_key: Sequence[str] = ()
     options: Mapping[str, str] | None = field(default=None, hash=False)
     name: str | None = None
+    partition_done: PartitionDone | None = None
 
     def __post_init__(self) -> None:
         if not _TABLE_NAME.fullmatch(self.table):
@@ -56,6 +59,12 @@ class Paimon:
         object.__setattr__(self, "warehouse", as_local(self.warehouse) or self.warehouse)
         object.__setattr__(self, "partition_by", _names(self.partition_by))
         object.__setattr__(self, "primary_key", _names(self.primary_key))
+        if self.partition_done is not None and not self.partition_by:
+            raise ConfigError(
+                f"partition_done without partition_by for table {self.table}",
+                cause="only partitions can be marked as done",
+                next_step="name the partition columns, also of a table that exists: partition_by=[...]",
+            )
         object.__setattr__(self, "options", {key: str(value) for key, value in (self.options or {}).items()})
 
     @property
@@ -95,6 +104,13 @@ class Paimon:
         from penstock.sinks.paimon_commit import PaimonCommitter
 
         return PaimonCommitter(self.warehouse, self.table, commit_user)
+
+    def listeners(self) -> tuple[CommitListener, ...]:
+        if self.partition_done is None:
+            return ()
+        from penstock.sinks.paimon_done import PartitionMarker
+
+        return (PartitionMarker(self.warehouse, self.table, self.partition_done),)
 
 
 def _names(given: str | Sequence[str]) -> tuple[str, ...]:

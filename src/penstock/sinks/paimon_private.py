@@ -77,6 +77,49 @@ def data_paths(table: Table, message: Message) -> dict[str, str]:
     return {name: canonical_data_file_path(table, partition, message.bucket, name) for name in names}
 
 
+def partition_of(table: Table, message: Message) -> str:
+    """The folder of a commit message's partition below the table's; empty for a table without partitions."""
+    bucket = canonical_data_file_path(table, tuple(message.partition), message.bucket, "").rstrip("/")
+    return relative_to_table(table, bucket).rpartition("/")[0]
+
+
+def relative_to_table(table: Table, path: str) -> str:
+    """A data file's or folder's path below the table's folder."""
+    root = _root(table)
+    assert path.startswith(root), f"{path} is not below {root}"
+    return path[len(root) :]
+
+
+def absolute_in_table(table: Table, relative: str) -> str:
+    """The inverse of `relative_to_table`."""
+    return _root(table) + relative
+
+
+def _root(table: Table) -> str:
+    """The table's folder as pypaimon begins the paths of data files, with a slash at its end."""
+    return str(canonical_data_file_path(table, (), 0, "")).rstrip("/").rpartition("/")[0] + "/"
+
+
+def announce_files(write: Any, announce: Callable[[str], None]) -> None:
+    """Has `announce` called with the path of each data file before pypaimon makes it."""
+    store = write.file_store_write
+    create = store._create_data_writer  # noqa: SLF001
+
+    def announcing(*args: Any) -> Any:
+        writer = create(*args)
+        generate = writer._generate_file_path  # noqa: SLF001
+
+        def announced(file_name: str) -> str:
+            path = str(generate(file_name))
+            announce(path)
+            return path
+
+        writer._generate_file_path = announced  # noqa: SLF001
+        return writer
+
+    store._create_data_writer = announcing  # noqa: SLF001
+
+
 def snapshot_json(snapshot: Snapshot) -> str:
     return str(JSON.to_json(snapshot, indent=2))
 

@@ -34,6 +34,7 @@ class PaimonWriter:
         self._root = local.as_local(str(self._table.table_path))
         self._checkpoint = context.checkpoint
         self._write = self._table.new_stream_write_builder().new_write()
+        private.announce_files(self._write, lambda path: context.announce(private.relative_to_table(self._table, path)))
         self._messages: list[private.Message] = []
 
     def write(self, batch: pa.RecordBatch) -> None:
