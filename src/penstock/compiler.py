@@ -120,10 +120,9 @@ def event_time_is_end(node: Node) -> bool:
         case OperatorNode():
             if getattr(node.spec, "event_time_column", None) is not None:
                 return bool(getattr(node.spec, "event_time_is_end", False))
-            operator = node
+            return any(event_time_is_end(part.node) for part in node.inputs if not part.broadcast)
         case SideNode():
-            operator = node.operator
-    return any(event_time_is_end(part.node) for part in operator.inputs if not part.broadcast)
+            return any(event_time_is_end(part.node) for part in node.operator.inputs if not part.broadcast)
 
 
 def is_timed(node: Node) -> bool:
