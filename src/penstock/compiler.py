@@ -18,7 +18,7 @@ from penstock.errors import PipelineError
 from penstock.graph import Edge, Pipeline, SinkBinding, Source, Stage, StageNode, Target, ToEdge, ToOperator, ToSink
 from penstock.operators.base import OperatorSpec
 from penstock.operators.passing import Pass
-from penstock.sinks.base import Sink
+from penstock.sinks.base import Routing, Sink
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,80}")
 _HIDDEN = "__penstock"
@@ -148,7 +148,7 @@ class _Compiler:
             draft = _StageDraft(spec.name)
             self._drafts.append(draft)
             for upstream in inputs:
-                self._connect(upstream, draft, node.keys)
+                self._connect(upstream, draft, node.keys, None)
         self._place[node] = (draft, len(draft.specs))
         draft.specs.append(spec)
         draft.targets.append([])
@@ -164,7 +164,7 @@ class _Compiler:
         self._add_operator(node)
         return node
 
-    def _connect(self, upstream: Node, draft: _StageDraft, keys: tuple[str, ...]) -> None:
+    def _connect(self, upstream: Node, draft: _StageDraft, keys: tuple[str, ...], routing: Routing | None) -> None:
         schema = schema_of(upstream)
         if isinstance(upstream, SourceNode):
             producer = self._sources[upstream].name
@@ -174,7 +174,7 @@ class _Compiler:
         # Results per key stay with their key, where they still carry it: order is kept though nobody asks for keys.
         inherited = tuple(getattr(upstream.spec, "keys", ()))
         keys = keys or (inherited if set(inherited) <= set(schema.names) else ())
-        edge = Edge(self._edge_name(source.name, draft), source.name, draft.name, keys, schema, False)
+        edge = Edge(self._edge_name(source.name, draft), source.name, draft.name, keys, schema, False, routing)
         draft.inputs.append(edge)
         source.targets[index].append(ToEdge(edge))
 
@@ -187,10 +187,24 @@ class _Compiler:
         upstream = output.input
         if isinstance(upstream, SourceNode):
             upstream = self._passed(upstream)
-        draft, index = self._place[upstream]
         name = self._unique(output.name or "sink", given=output.name is not None)
+        routing = output.sink.routing(schema_of(upstream))
+        if routing is not None:
+            upstream = self._exchanged(upstream, f"write-{name}", routing)
+        draft, index = self._place[upstream]
         draft.sinks.append(SinkBinding(name, output.sink, schema_of(upstream)))
         draft.targets[index].append(ToSink(name))
+
+    def _exchanged(self, upstream: OperatorNode, name: str, routing: Routing) -> OperatorNode:
+        """A stage that only writes, and gets its rows by the sink's rules."""
+        node = OperatorNode(Pass(self._unique(name, given=False), schema_of(upstream)), True, (upstream,))
+        draft = _StageDraft(node.spec.name)
+        self._drafts.append(draft)
+        self._connect(upstream, draft, routing.keys, routing)
+        self._place[node] = (draft, 0)
+        draft.specs.append(node.spec)
+        draft.targets.append([])
+        return node
 
     def _renamed(self, node: OperatorNode) -> OperatorSpec:
         name = self._unique(node.spec.name, given=node.named)

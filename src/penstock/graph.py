@@ -7,6 +7,7 @@ behind it can still be interrupted by the barrier. Everything here is frozen and
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -14,12 +15,15 @@ import pyarrow as pa
 
 from penstock.operators.base import OperatorSpec
 from penstock.protocol.manifest import EdgeShape, OperatorShape, PipelineShape
-from penstock.sinks.base import Sink
+from penstock.sinks.base import Routing, Sink
 
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """A connection from a source or a stage to an input of a stage. Without `keys` rows keep their lane."""
+    """A connection from a source or a stage to an input of a stage. Without `keys` rows keep their lane.
+
+    With `routing` the sink behind it says which rows meet, and `keys` only describe that.
+    """
 
     name: str
     producer: str
@@ -27,6 +31,7 @@ class Edge:
     keys: tuple[str, ...]
     schema: pa.Schema
     from_source: bool
+    routing: Routing | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +120,19 @@ class Pipeline:
     def sinks(self) -> Iterator[SinkBinding]:
         for stage in self.stages:
             yield from stage.sinks
+
+    def with_sinks(self, sinks: Mapping[str, Sink]) -> Pipeline:
+        """The same pipeline with other values for its sinks."""
+        return dataclasses.replace(
+            self,
+            stages=tuple(
+                dataclasses.replace(
+                    stage,
+                    sinks=tuple(dataclasses.replace(binding, sink=sinks[binding.name]) for binding in stage.sinks),
+                )
+                for stage in self.stages
+            ),
+        )
 
     def stage_of(self) -> Mapping[str, str]:
         """Stage name by operator name."""

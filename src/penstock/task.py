@@ -25,7 +25,7 @@ from penstock.graph import Edge, SinkBinding, Stage, ToEdge, ToOperator, ToSink
 from penstock.operators.base import Operator, Records, StateSchema
 from penstock.protocol.garbage import file_path
 from penstock.protocol.ids import CheckpointId, Generation
-from penstock.protocol.keygroups import KeyGroupRange
+from penstock.protocol.keygroups import KeyGroupRange, spread
 from penstock.protocol.plan import StagePlan, SubtaskPlan
 from penstock.protocol.report import (
     InputReport,
@@ -123,6 +123,7 @@ class _Attempt:
         self._operators: list[Operator] = [node.spec.build(self._states.get(node.spec.name)) for node in stage.nodes]
         self._exchanges = {edge.name: self._open_exchange(edge) for edge in stage.outputs}
         self._emitted = dict.fromkeys(self._exchanges, 0)
+        self._spread = np.array(spread(plan.max_parallelism), dtype=np.int64)
         self._writers = {binding.name: self._open_writer(binding) for binding in stage.sinks}
         self._written = dict.fromkeys(self._writers, 0)
         self.gate = Gate([self._open_channel(edge, live) for edge in stage.inputs])
@@ -219,7 +220,10 @@ class _Attempt:
 
     def _with_hash(self, edge: Edge, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Rows of an unkeyed edge keep their producer's lane."""
-        if edge.keys:
+        if edge.routing is not None:
+            # Consecutive lanes go to key groups far apart, so that few lanes keep all subtasks busy.
+            hashes = self._spread[edge.routing.lanes(batch) % self._plan.max_parallelism]
+        elif edge.keys:
             hashes = hash_columns([batch.column(key) for key in edge.keys])
         else:
             hashes = np.full(batch.num_rows, self._mine.groups.lo, dtype=np.int64)

@@ -26,7 +26,7 @@ from penstock.observe.events import QueryStarted
 from penstock.protocol.ids import CheckpointId, Generation, StageName
 from penstock.protocol.manifest import Manifest
 from penstock.protocol.recover import Comparison, compare_shapes, first_manifest, takeover
-from penstock.sinks.base import Committer
+from penstock.sinks.base import Committer, Sink
 from penstock.store import open_store
 from penstock.store.base import Store
 
@@ -63,6 +63,7 @@ def start_query(
         )
     )
     history.record(takeover_event(manifest))
+    pipeline = pipeline.with_sinks(_taken_over(pipeline, manifest))
     feed = surroundings.feed(store)
     if manifest.source.rewind:
         feed.rewind(manifest.source.batch_id)
@@ -112,6 +113,17 @@ def _committers(pipeline: Pipeline, base: Manifest) -> dict[str, Committer]:
         agree(binding.name, base.sinks[binding.name], committer)
         committers[binding.name] = committer
     return committers
+
+
+def _taken_over(pipeline: Pipeline, manifest: Manifest) -> dict[str, Sink]:
+    """The sinks as this driver's writers get them: they must know what was written before."""
+    checkpoint = CheckpointId(manifest.checkpoint)
+    return {
+        binding.name: binding.sink.taken_over(
+            checkpoint, [made for commit in manifest.sinks[binding.name].pending for made in commit.committables]
+        )
+        for binding in pipeline.sinks()
+    }
 
 
 def commit_user(identity: str, sink: str) -> str:

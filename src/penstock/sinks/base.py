@@ -10,13 +10,24 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.protocol.commit import CommitPermit, CommitReceipt
 from penstock.protocol.ids import CheckpointId, Generation
 from penstock.protocol.manifest import Committable
 
-__all__ = ["CommitPermit", "CommitReceipt", "Committable", "Committer", "Sink", "Writer", "WriterContext"]
+__all__ = [
+    "CommitPermit",
+    "CommitReceipt",
+    "Committable",
+    "Committer",
+    "Routing",
+    "Sink",
+    "Writer",
+    "WriterContext",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +39,19 @@ class WriterContext:
     subtask: int
     parallelism: int
     attempt: str
+
+
+class Routing(Protocol):
+    """Which rows must meet in one writer; travels to the subtasks, so it holds plain values only."""
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Says in words what `lanes` depends on: a checkpoint with other words does not fit."""
+        ...
+
+    def lanes(self, batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
+        """Any number not below 0 for each row; rows with equal ones meet. Consecutive ones are dealt out evenly."""
+        ...
 
 
 class Writer(Protocol):
@@ -80,10 +104,24 @@ class Sink(Protocol):
 
     @property
     def description(self) -> str: ...
+    def routing(self, schema: pa.Schema) -> Routing | None:
+        """How rows must be exchanged before they are written; None if any writer may get any row.
+
+        Raises: as `check`.
+        """
+        ...
+
     def check(self, schema: pa.Schema) -> None:
         """Called once in the driver before anything runs: creates or verifies the table.
 
         Raises: `TableMismatch`, `TableRefused`, `StorageFailed`.
+        """
+        ...
+
+    def taken_over(self, checkpoint: CheckpointId, pending: Sequence[Committable]) -> Sink:
+        """The sink as the writers of this driver get it, once no older driver can publish.
+
+        `checkpoint` is the takeover's; `pending` is what was published before and the table may not hold yet.
         """
         ...
 

@@ -16,6 +16,7 @@ from pyspark.sql.types import StructType
 
 from penstock.channel.segment import HASH_COLUMN
 from penstock.graph import Edge, Source
+from penstock.protocol.keygroups import spread
 from penstock.protocol.plan import StagePlan
 
 SOURCE_COLUMN = "__penstock_source"
@@ -75,14 +76,3 @@ def _hash(edge: Edge, max_parallelism: int) -> Column:
         return F.xxhash64(*(F.col(f"`{key}`") for key in edge.keys))
     lanes = ", ".join(f"{lane}L" for lane in spread(max_parallelism))
     return F.expr(f"element_at(array({lanes}), cast(pmod(spark_partition_id(), {max_parallelism}) as int) + 1)")
-
-
-def spread(count: int) -> list[int]:
-    """The numbers 0 to `count` - 1 in an order whose every beginning is spread evenly.
-
-    >>> spread(8)
-    [0, 4, 2, 6, 1, 5, 3, 7]
-    """
-    bits = max(1, (count - 1).bit_length())
-    reversed_bits = (int(f"{number:0{bits}b}"[::-1], 2) for number in range(1 << bits))
-    return [number for number in reversed_bits if number < count]

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from penstock.errors import Fenced
 from penstock.protocol.commit import CommitPermit, CommitReceipt
+from penstock.protocol.ids import CheckpointId
 from penstock.protocol.manifest import Committable
 from penstock.sinks.base import WriterContext
 
@@ -53,6 +54,13 @@ class Memory:
     @property
     def description(self) -> str:
         return f"memory table {self.name}"
+
+    def routing(self, schema: pa.Schema) -> None:
+        """Batches are kept as they come."""
+
+    def taken_over(self, checkpoint: CheckpointId, pending: Sequence[Committable]) -> Memory:
+        del checkpoint, pending
+        return self
 
     def check(self, schema: pa.Schema) -> None:
         memory_table(self.name).schema = schema
