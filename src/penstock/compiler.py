@@ -190,7 +190,7 @@ class _Compiler:
         name = self._unique(output.name or "sink", given=output.name is not None)
         routing = output.sink.routing(schema_of(upstream))
         if routing is not None:
-            upstream = self._exchanged(upstream, f"write-{name}", routing)
+            upstream = self._exchanged(upstream, f"write-{name}"[:80], routing)
         draft, index = self._place[upstream]
         draft.sinks.append(SinkBinding(name, output.sink, schema_of(upstream)))
         draft.targets[index].append(ToSink(name))

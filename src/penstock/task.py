@@ -11,8 +11,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.channel.barrier import Barrier, Slicer
@@ -40,6 +42,11 @@ from penstock.state.keyed import KeyedState
 from penstock.store.base import Store
 
 _NO_HASHES = np.empty(0, dtype=np.int64)
+
+
+@lru_cache
+def _spread(max_parallelism: int) -> npt.NDArray[np.int64]:
+    return np.array(spread(max_parallelism), dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +130,7 @@ class _Attempt:
         self._operators: list[Operator] = [node.spec.build(self._states.get(node.spec.name)) for node in stage.nodes]
         self._exchanges = {edge.name: self._open_exchange(edge) for edge in stage.outputs}
         self._emitted = dict.fromkeys(self._exchanges, 0)
-        self._spread = np.array(spread(plan.max_parallelism), dtype=np.int64)
+        self._spread = _spread(plan.max_parallelism)
         self._writers = {binding.name: self._open_writer(binding) for binding in stage.sinks}
         self._written = dict.fromkeys(self._writers, 0)
         self.gate = Gate([self._open_channel(edge, live) for edge in stage.inputs])

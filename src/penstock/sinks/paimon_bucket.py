@@ -122,7 +122,7 @@ def _slot(column: pa.Array) -> _Slot:
     if pat.is_timestamp(kind):
         return _timestamp_slot(column, valid)
     values = column.cast(pa.int32()) if pat.is_date(kind) else column
-    numbers = np.asarray(pc.fill_null(values, False if pat.is_boolean(kind) else 0))  # noqa: FBT003
+    numbers = np.asarray(pc.fill_null(values, False if pat.is_boolean(kind) else 0))
     # A narrow number fills the low bytes of its word; the rest is zero, not its sign.
     unsigned = numbers.view(f"u{numbers.dtype.itemsize}").astype(np.uint64)
     return _Slot(valid, unsigned.view(np.int64), _no_tail(column))
