@@ -104,18 +104,14 @@ class _Folds:
     def __init__(self, table: private.Table, kind: Kind) -> None:
         self._table, self._engine = table, kind.merge_engine
         self._keys = list(table.trimmed_primary_keys)
-        options = kind.options
         sequence_fields = set(table.options.sequence_field())
-        functions = {
-            "partial-update": lambda name: "primary_key" if name in kind.primary_key else "last_non_null_value",
-            "aggregation": lambda name: resolve_agg_func_name(name, kind.primary_key, options, sequence_fields),
-        }.get(self._engine)
-        system = ["primary_key"] * (len(self._keys) + 2)
-        self._functions = [] if functions is None else [*system, *(functions(name) for name in kind.columns.names)]
-        self._vectorised = all(
-            fold.can_fold(field.type, function)
-            for field, function in zip(kind.columns, self._functions[len(system) :], strict=False)
-        )
+        by_column = dict.fromkeys(kind.columns.names, "last_non_null_value")
+        if self._engine == "aggregation":
+            by_column = {
+                name: resolve_agg_func_name(name, kind.primary_key, kind.options, sequence_fields) for name in by_column
+            }
+        self._functions = ["primary_key"] * (len(self._keys) + 2) + list(by_column.values())
+        self._vectorised = all(fold.can_fold(kind.columns.field(name).type, by_column[name]) for name in by_column)
         self.merge_function = None if self._vectorised else private.merge_function(table)
 
     def __call__(self, data: pa.Table, one_by_one: Any) -> pa.Table:

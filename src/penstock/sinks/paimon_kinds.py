@@ -232,9 +232,8 @@ _OPTIONS: dict[str, tuple[str, str, str]] = {
 _KEYED_OPTIONS: dict[str, tuple[str, str, str]] = {
     "changelog-producer": (
         "none",
-        "input: pypaimon merges rows of a key before it writes the changelog, so readers would miss changes; "
-        "lookup, full-compaction: only a compacting engine makes the changelog",
-        "leave the option out; a dedicated compaction job of Flink can produce the changelog",
+        "pypaimon folds rows of a key before it writes an input changelog, and has no compaction that makes another",
+        "leave the option out; a dedicated compaction job of Flink can make the changelog",
     ),
     "deletion-vectors.enabled": (
         "false",

@@ -87,11 +87,8 @@ def table_columns(schema: pa.Schema, partition_by: Sequence[str], primary_key: S
     rows += [_Row(name, "reserved name", "rename it") for name in schema.names if name in RESERVED_COLUMNS]
     rows += [_Row(name, "twice", "rename one") for name in set(schema.names) if schema.names.count(name) > 1]
     rows += _partition_problems(schema, {field.name: field.type for field in fields}, partition_by)
-    rows += [
-        _Row(name, "(missing)", "name a column of the stream as key")
-        for name in primary_key
-        if name not in schema.names
-    ]
+    missing = [name for name in primary_key if name not in schema.names]
+    rows += [_Row(name, "(missing)", "name a column of the stream as key") for name in missing]
     if rows:
         raise _mismatch("columns of the stream cannot be stored", rows, "what to do", "change these columns")
     return pa.schema(fields)

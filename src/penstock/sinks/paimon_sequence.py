@@ -1,8 +1,8 @@
 """Sequence numbers of rows: which of two rows of one key is the newer one.
 
-A number is made of the checkpoint and the row's place in its writer. So it grows from epoch to epoch whatever was
-committed meanwhile, whoever runs the driver and however many subtasks there are; within an epoch rows of one key meet in
-one writer. Where a table holds larger numbers already, of another query or engine, all numbers are moved above those.
+A number is made of the checkpoint and the row's place in its writer. So it grows from epoch to epoch, whatever was
+committed meanwhile, whoever runs the driver and however many subtasks there are. Within an epoch rows of one key meet
+in one writer. Where a table holds larger numbers already, of another query or engine, ours are moved above those.
 """
 
 from __future__ import annotations
