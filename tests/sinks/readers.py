@@ -25,7 +25,7 @@ def merged_by_pypaimon(sink: Paimon) -> list[Row]:
 
 
 def merged_by_polars(sink: Paimon) -> list[Row]:
-    """Sorted by sequence number, then one row per key by the table's merge engine; knows nothing of pypaimon's reader."""
+    """The listed files sorted by sequence number, then one row per key; nothing of pypaimon's reader is used."""
     kind = Kind.of(open_table(sink.warehouse, sink.table))
     names = set(listed_files(sink.warehouse, sink.table))
     paths = sorted(path for path in Path(sink.warehouse).rglob("*.parquet") if path.name in names)
