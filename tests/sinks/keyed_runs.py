@@ -175,7 +175,6 @@ def _one_query(
             gate.open.set()
         if epochs is not None and seen == epochs:
             box[0].stop()
-            gate.open.set()
 
     query = run.start(
         output,
@@ -187,6 +186,8 @@ def _one_query(
     )
     box.append(query)
     started.set()
+    query._loop.join()
+    gate.open.set()
     try:
         assert query.await_termination(60), "the query hangs"
     except Fenced:
