@@ -129,6 +129,20 @@ def test_a_table_is_made_as_asked_for(
     sink.check(SCHEMA)
 
 
+def test_an_append_table_may_ask_for_one_writer_per_partition(tmp_path: Path) -> None:
+    """As Paimon's own sinks do: fewer files."""
+    options = {"partition.sink-strategy": "hash"}
+    sink = Paimon(str(tmp_path), "db.t", partition_by=["word"], options=options)
+    routing = sink.routing(SCHEMA)
+    assert routing is not None
+    assert routing.keys == ("word",)
+    batch = pa.record_batch([[1, 2, 3, 4], ["a", None, "a", None], [0.0] * 4, [""] * 4], schema=SCHEMA)
+    first, second, third, fourth = routing.lanes(batch).tolist()
+    assert (first, second) == (third, fourth)
+    assert first != second
+    assert Paimon(str(tmp_path), "db.u", options=options).routing(SCHEMA) is None
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -153,7 +167,7 @@ def test_an_existing_table_is_taken_as_it_is(tmp_path: Path) -> None:
     sink.check(SCHEMA)
     routing = sink.routing(SCHEMA)
     assert routing is not None
-    assert (routing.buckets, routing.bucket_key) == (2, ("id",))
+    assert routing.keys == ("bucket(2; id)",)
 
 
 @pytest.mark.parametrize("argument", [{"buckets": 2}, {"bucket_key": ["id"]}, {"merge_engine": "first-row"}], ids=str)

@@ -15,11 +15,10 @@ import pyarrow as pa
 
 from penstock.errors import ConfigError, TableMismatch
 from penstock.protocol.ids import CheckpointId
-from penstock.sinks.base import Committable, WriterContext
+from penstock.sinks.base import Committable, Routing, WriterContext
 from penstock.sinks.paimon_local import as_local
 
 if TYPE_CHECKING:
-    from penstock.sinks.paimon_bucket import BucketRouting
     from penstock.sinks.paimon_commit import PaimonCommitter
     from penstock.sinks.paimon_kinds import Kind
     from penstock.sinks.paimon_writer import PaimonWriter
@@ -77,7 +76,7 @@ class Paimon:
     def description(self) -> str:
         return f"Paimon table {self.table} in {self.warehouse}"
 
-    def routing(self, schema: pa.Schema) -> BucketRouting | None:
+    def routing(self, schema: pa.Schema) -> Routing | None:
         """Rows of one bucket go to one writer.
 
         Raises: as `check`.

@@ -32,7 +32,7 @@ Ints = npt.NDArray[np.int64]
 class BucketRouting:
     """Rows of one bucket of one partition meet in one subtask; buckets are dealt out evenly.
 
-    `columns` are the partition's and the bucket key's columns, as the table types them.
+    `columns` are the bucket key's, as the table types them.
     """
 
     columns: pa.Schema
@@ -47,18 +47,35 @@ class BucketRouting:
 
     def lanes(self, batch: pa.RecordBatch) -> Ints:
         """Equal for rows of one bucket; consecutive for the buckets of one partition."""
-        lanes = buckets_of([self._column(batch, name) for name in self.bucket_key], self.buckets)
-        if not self.partition_by:
-            return lanes
-        partitions = hash_columns([_hashable(self._column(batch, name)) for name in self.partition_by])
-        return lanes + (partitions & np.int64(0x7FFF_FFFF))
+        key = [batch.column(name).cast(self.columns.field(name).type) for name in self.bucket_key]
+        buckets = buckets_of(key, self.buckets)
+        return buckets + _partition_lanes(batch, self.partition_by) if self.partition_by else buckets
 
-    def _column(self, batch: pa.RecordBatch, name: str) -> pa.Array:
-        return batch.column(name).cast(self.columns.field(name).type)
+
+@dataclass(frozen=True)
+class PartitionRouting:
+    """Rows of one partition meet in one subtask: fewer files, at the price of skew where partitions differ in size."""
+
+    partition_by: tuple[str, ...]
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return self.partition_by
+
+    def lanes(self, batch: pa.RecordBatch) -> Ints:
+        return _partition_lanes(batch, self.partition_by)
+
+
+def _partition_lanes(batch: pa.RecordBatch, partition_by: Sequence[str]) -> Ints:
+    return hash_columns([_hashable(batch.column(name)) for name in partition_by]) & np.int64(0x7FFF_FFFF)
 
 
 def _hashable(column: pa.Array) -> pa.Array:
-    return column.cast(pa.timestamp("us", tz=column.type.tz)) if pat.is_timestamp(column.type) else column
+    """As the one type of its kind that can be hashed."""
+    kind = column.type
+    if pat.is_timestamp(kind):
+        return column.cast(pa.timestamp("us", tz=kind.tz))
+    return column.cast(kind.value_type) if pat.is_dictionary(kind) else column
 
 
 def why_no_bucket_key(kind: pa.DataType) -> str | None:

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from penstock.errors import PenstockError, TableMismatch, TableRefused
 from penstock.sinks import paimon_private as private
-from penstock.sinks.paimon_bucket import BucketRouting, why_no_bucket_key
+from penstock.sinks.paimon_bucket import BucketRouting, PartitionRouting, why_no_bucket_key
 
 DEFAULT_BUCKETS = 4
 """Buckets of a new table with a primary key. Paimon's own default, dynamic buckets, is refused."""
@@ -58,12 +58,14 @@ class Kind:
         names = ("ignore-delete", *(f"{engine}.ignore-delete" for engine in ("first-row", "deduplicate")))
         return any(self.options.get(name, "false").lower() == "true" for name in names)
 
-    def routing(self) -> BucketRouting | None:
-        if not self.bucketed:
-            return None
-        names = (*self.partition_by, *self.bucket_key)
-        columns = pa.schema([self.columns.field(name) for name in names])
-        return BucketRouting(columns, self.partition_by, self.bucket_key, self.buckets)
+    def routing(self) -> BucketRouting | PartitionRouting | None:
+        """Rows of one bucket must meet; those of one partition may, if the table says so, for the sake of fewer files."""
+        if self.bucketed:
+            columns = pa.schema([self.columns.field(name) for name in self.bucket_key])
+            return BucketRouting(columns, self.partition_by, self.bucket_key, self.buckets)
+        if self.partition_by and self.options.get("partition.sink-strategy", "none").lower() == "hash":
+            return PartitionRouting(self.partition_by)
+        return None
 
 
 def table_options(
