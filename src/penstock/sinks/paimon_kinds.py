@@ -59,7 +59,7 @@ class Kind:
         return any(self.options.get(name, "false").lower() == "true" for name in names)
 
     def routing(self) -> BucketRouting | PartitionRouting | None:
-        """Rows of one bucket must meet; those of one partition may, if the table says so, for the sake of fewer files."""
+        """Rows of one bucket must meet; those of one partition do if the table asks for fewer files."""
         if self.bucketed:
             columns = pa.schema([self.columns.field(name) for name in self.bucket_key])
             return BucketRouting(columns, self.partition_by, self.bucket_key, self.buckets)
