@@ -20,8 +20,9 @@ import pyarrow as pa
 
 import penstock as pen
 from benchmarks.verdict import Verdicts
+from penstock.channel.lanes import spread
 from penstock.protocol.ids import CheckpointId, Generation
-from penstock.protocol.keygroups import DEFAULT_MAX_PARALLELISM, spread
+from penstock.protocol.keygroups import DEFAULT_MAX_PARALLELISM
 from penstock.sinks.base import CommitPermit, WriterContext
 from penstock.sinks.paimon_files import BUFFER_BYTES
 from penstock.sinks.paimon_read import listed_files, read_table

@@ -230,4 +230,4 @@ if __name__ == "__main__":
         for name in CASES:
             with tempfile.TemporaryDirectory() as scratch:
                 check_seed(name, number, Path(scratch))
-        print(f"seed {number}: {len(CASES)} kinds of tables show what they must", flush=True)  # noqa: T201
+        print(f"seed {number}: {len(CASES)} kinds of tables show what they must", flush=True)

@@ -57,7 +57,7 @@ RUNS = [(name, seed) for index, name in enumerate(CASES) for seed in range(3) if
 @pytest.mark.parametrize(("name", "seed"), RUNS)
 def test_a_table_shows_what_a_plain_computation_over_the_input_shows(name: str, seed: int, tmp_path: Path) -> None:
     """C10: all merge engines, deletes, partitions; with commits that lag or are lost, restarts and rescaling."""
-    print(f"{name}, seed {seed}")  # noqa: T201 - so that a failure can be repeated
+    print(f"{name}, seed {seed}")
     check_seed(name, seed, tmp_path)
 
 

@@ -156,7 +156,9 @@ class EpochLoop:
                 if action.why != self._waiting_for:
                     self._waiting_for = action.why
                     self._events.waiting(action.why)
-                if not self._changed.wait(LEADER_CHECK_S):
+                due_in_s = self._runner.next_due_in_s()
+                wait_s = LEADER_CHECK_S if due_in_s is None else min(LEADER_CHECK_S, due_in_s)
+                if not self._changed.wait(wait_s) and wait_s == LEADER_CHECK_S:
                     self._runner.checkpoints.require_leader(self._runner.generation)
             self._waiting_for = None
             self._runner.parallelism.update(self._wanted_parallelism)
@@ -176,6 +178,7 @@ class EpochLoop:
             uncommitted=self._coordinator.uncommitted(),
             max_uncommitted=self._config.max_uncommitted,
             stopping=self._stopping,
+            anything_due=self._runner.anything_due(),
         )
 
     def _epoch(self, batch: OfferedBatch | None) -> None:

@@ -5,18 +5,15 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol, TypeAlias
+from typing import Any, ClassVar, NoReturn, Protocol, TypeAlias
 
 import pyarrow as pa
 import pyarrow.types as pt
 
 from penstock.errors import PipelineError
-from penstock.operators.base import Operator, StateSchema
+from penstock.operators.base import MAIN_STATE, Operator, OperatorContext, SpecDefaults, StateSchema
 from penstock.operators.columns import key_schema, refuse_doubles
 from penstock.operators.process_operator import ProcessOperator
-
-if TYPE_CHECKING:
-    from penstock.state.keyed import KeyedState
 
 Resolve: TypeAlias = Callable[[str], pa.DataType]
 
@@ -73,7 +70,7 @@ class KeyedProcess:
 
 
 @dataclass(frozen=True)
-class Process:
+class Process(SpecDefaults):
     """A `KeyedProcess` with its types resolved; use `declare` to make one."""
 
     name: str
@@ -109,18 +106,13 @@ class Process:
         return "process"
 
     @property
-    def state_schema(self) -> StateSchema | None:
+    def state_tables(self) -> Mapping[str, StateSchema]:
         if not len(self.values):
-            return None
-        return StateSchema(key_schema(self.name, self.input_schema, self.keys), self.values)
+            return {}
+        return {MAIN_STATE: StateSchema(key_schema(self.name, self.input_schema, self.keys), self.values)}
 
-    @property
-    def emits_at_end(self) -> bool:
-        return False
-
-    def build(self, state: KeyedState | None) -> Operator:
-        assert (state is None) == (self.state_schema is None)
-        return ProcessOperator(self, state)
+    def build(self, context: OperatorContext) -> Operator:
+        return ProcessOperator(self, context.states.get(MAIN_STATE))
 
 
 def _check_function(operator: str, function: object) -> type[KeyedProcess]:

@@ -85,14 +85,3 @@ def order_bound(key_group: int, max_parallelism: int) -> np.uint64 | None:
     bits = order_bits(max_parallelism)
     value = key_group << (64 - bits)
     return np.uint64(value) if value < 1 << 64 else None
-
-
-def spread(count: int) -> list[int]:
-    """The numbers 0 to `count` - 1 in an order whose every beginning is spread evenly.
-
-    >>> spread(8)
-    [0, 4, 2, 6, 1, 5, 3, 7]
-    """
-    bits = max(1, (count - 1).bit_length())
-    reversed_bits = (int(f"{number:0{bits}b}"[::-1], 2) for number in range(1 << bits))
-    return [number for number in reversed_bits if number < count]
