@@ -20,7 +20,7 @@ import pyarrow as pa
 
 import penstock as pen
 from benchmarks.verdict import Verdicts
-from penstock.channel.lanes import spread
+from penstock.channel.lanes import spread_lanes
 from penstock.protocol.ids import CheckpointId, Generation
 from penstock.protocol.keygroups import DEFAULT_MAX_PARALLELISM
 from penstock.sinks.base import CommitPermit, WriterContext
@@ -70,7 +70,7 @@ def of_subtask(sink: pen.Paimon, batch: pa.RecordBatch, subtask: int) -> pa.Reco
     routing = sink.routing(SCHEMA)
     if routing is None:
         return batch.slice(batch.num_rows * subtask // SUBTASKS, batch.num_rows // SUBTASKS)
-    lanes = np.array(spread(DEFAULT_MAX_PARALLELISM))[routing.lanes(batch) % DEFAULT_MAX_PARALLELISM]
+    lanes = spread_lanes(DEFAULT_MAX_PARALLELISM)[routing.lanes(batch) % DEFAULT_MAX_PARALLELISM]
     return batch.filter(pa.array(lanes * SUBTASKS // DEFAULT_MAX_PARALLELISM == subtask))
 
 

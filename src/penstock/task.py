@@ -11,17 +11,15 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import cast
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.channel.barrier import Barrier, Slicer
 from penstock.channel.gate import Channel, Gate, as_records
 from penstock.channel.hashing import hash_columns
-from penstock.channel.lanes import Dealer, DealingWriter, spread
+from penstock.channel.lanes import Dealer, DealingWriter, spread_lanes
 from penstock.channel.live import LiveInputs, LiveRows, RowsWriter
 from penstock.channel.reader import PrefetchingReader
 from penstock.channel.segment import HASH_COLUMN, ExchangeWriter, SegmentWriter, edge_schema
@@ -58,11 +56,6 @@ from penstock.state.keyed import KeyedState
 from penstock.store.base import Store
 
 _NO_HASHES = np.empty(0, dtype=np.int64)
-
-
-@lru_cache
-def _spread(max_parallelism: int) -> npt.NDArray[np.int64]:
-    return np.array(spread(max_parallelism), dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +135,6 @@ class _Attempt:
         self._exchanges = {edge.name: self._open_exchange(edge) for edge in stage.outputs}
         self._dealers = {edge.name: Dealer(plan.max_parallelism, mine.groups.lo) for edge in stage.outputs}
         self._emitted = dict.fromkeys(self._exchanges, 0)
-        self._spread = _spread(plan.max_parallelism)
         self._writers = {binding.name: self._open_writer(binding) for binding in stage.sinks}
         self._written = dict.fromkeys(self._writers, 0)
         self.gate = Gate([self._open_channel(edge, live) for edge in stage.inputs], stage.nodes[0].spec.port_ranks)
@@ -301,7 +293,7 @@ class _Attempt:
         """Rows of an unkeyed edge keep their producer's lane, or are dealt out."""
         if edge.routing is not None:
             # Consecutive lanes go to key groups far apart, so that few lanes keep all subtasks busy.
-            hashes = self._spread[edge.routing.lanes(batch) % self._plan.max_parallelism]
+            hashes = spread_lanes(self._plan.max_parallelism)[edge.routing.lanes(batch) % self._plan.max_parallelism]
         elif edge.keys:
             hashes = hash_columns([batch.column(key) for key in edge.keys])
         elif edge.dealt:

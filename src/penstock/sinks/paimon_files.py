@@ -153,6 +153,9 @@ def groups_of(
     batch: pa.RecordBatch, partition_by: tuple[str, ...], buckets: npt.NDArray[np.int64] | None
 ) -> Iterator[tuple[Partition, int, npt.NDArray[np.int64] | None]]:
     """Rows by partition and bucket, each group's in their order; None in place of all rows."""
+    if buckets is None and not partition_by:
+        yield (), 0, None
+        return
     codes = np.zeros(batch.num_rows, dtype=np.int64) if buckets is None else buckets
     for name in partition_by:
         encoded = batch.column(name).dictionary_encode(null_encoding="encode")
