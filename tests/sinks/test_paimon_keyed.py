@@ -7,10 +7,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pypaimon import CatalogFactory
+from pypaimon.schema.schema_change import SchemaChange
 
 import penstock as pen
 from penstock.compiler import compile_pipeline
-from penstock.errors import CheckpointMismatch, SubtaskFailed, TableRefused
+from penstock.errors import CheckpointMismatch, SubtaskFailed, TableMismatch, TableRefused
 from penstock.protocol.ids import CheckpointId
 from penstock.sinks import paimon_private as private
 from penstock.sinks.base import Committable
@@ -203,6 +205,14 @@ def test_a_failed_writer_leaves_no_file(tmp_path: Path) -> None:
     assert data_files(sink)
     writer.abort()
     assert data_files(sink) == set()
+
+
+def test_a_table_whose_buckets_change_while_the_query_runs_stops_the_writer(tmp_path: Path) -> None:
+    started = keyed(tmp_path, buckets=2).taken_over(CheckpointId(1), [])
+    catalog = CatalogFactory.create({"warehouse": started.warehouse})
+    catalog.alter_table(started.table, [SchemaChange.set_option("bucket", "4")])
+    with pytest.raises(TableMismatch, match="began with 2"):
+        started.open_writer(context(2), SCHEMA)
 
 
 def test_rows_are_grouped_in_their_order() -> None:

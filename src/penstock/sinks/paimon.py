@@ -54,6 +54,7 @@ class Paimon:
     options: Mapping[str, str] | None = field(default=None, hash=False)
     name: str | None = None
     _sequence_shift: int = field(default=0, repr=False)
+    _buckets_at_start: int | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if not _TABLE_NAME.fullmatch(self.table):
@@ -107,9 +108,9 @@ class Paimon:
         from penstock.sinks.paimon_sequence import known_sequences, shift_above
 
         table = open_table(self.warehouse, self.table)
-        if not Kind.of(table).bucketed:
-            return self
-        return dataclasses.replace(self, _sequence_shift=shift_above(checkpoint, known_sequences(table, pending)))
+        kind = Kind.of(table)
+        shift = shift_above(checkpoint, known_sequences(table, pending)) if kind.bucketed else 0
+        return dataclasses.replace(self, _sequence_shift=shift, _buckets_at_start=kind.buckets)
 
     def open_writer(self, context: WriterContext, schema: pa.Schema) -> PaimonWriter:
         from penstock.sinks.paimon_open import open_table
@@ -118,6 +119,13 @@ class Paimon:
 
         table = open_table(self.warehouse, self.table)
         first = first_number(context.checkpoint, self._sequence_shift)
+        if self._buckets_at_start not in {None, table.total_buckets}:
+            raise TableMismatch(
+                f"table {self.table} has bucket = {table.total_buckets}; the query began with {self._buckets_at_start}",
+                cause="the table was altered while the query runs; rows were dealt out by the old number",
+                next_step="set the number back, or drain the query and start it with a new checkpoint folder",
+                table=self.table,
+            )
         return PaimonWriter(table, context.checkpoint, schema, row_kind=self.row_kind, first_sequence=first)
 
     def open_committer(self, commit_user: str) -> PaimonCommitter:
