@@ -1,7 +1,7 @@
 """Data files of one subtask: rows are buffered per partition and bucket, then written by pypaimon's file writers.
 
 The second home, beside `paimon_private`, of touches that pypaimon's documentation does not promise: its file writers
-are given sequence numbers of ours and a fold of ours. tests/sinks/test_paimon_files.py fails when a name moves.
+are given sequence numbers of ours and a fold of ours. tests/sinks/test_paimon_keyed.py fails when a name moves.
 """
 
 from __future__ import annotations
