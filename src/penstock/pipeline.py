@@ -5,7 +5,7 @@ Nothing runs until `start`. Streams are immutable; each method returns a new one
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -30,6 +30,7 @@ from penstock.errors import PipelineError
 from penstock.operators.aggregate import RunningAggregate
 from penstock.operators.aggregates import Aggregate
 from penstock.operators.base import OperatorSpec
+from penstock.operators.connect import Connect, ConnectInput, ConnectProcess
 from penstock.operators.passing import Pass
 from penstock.operators.process import KeyedProcess, Process
 from penstock.operators.stateless import Filter, FlatMap, MapBatches
@@ -170,6 +171,15 @@ class Stream:
         inputs = tuple(Input(stream.node) for stream in (self, *others))
         return Stream(OperatorNode(Pass(name or "union", self.schema), name is not None, inputs))
 
+    def connect(
+        self, *others: BroadcastStream, process: ConnectProcess | type[ConnectProcess], name: str | None = None
+    ) -> Stream:
+        """User code over this stream and broadcast ones.
+
+        Raises: `PipelineError`.
+        """
+        return _connected((self, *others), process, name, ())
+
     def key_by(self, *columns: str) -> KeyedStream:
         """Groups records by key: records of one key are processed in order, by one subtask, with the key's state.
 
@@ -218,6 +228,21 @@ class KeyedStream:
         spec = Process.declare(name or "process", schema_of(self.node), self.keys, process, resolve=arrow_type)
         return self._then(spec, name)
 
+    def connect(
+        self,
+        *others: KeyedStream | BroadcastStream,
+        process: ConnectProcess | type[ConnectProcess],
+        name: str | None = None,
+        hold_back: Sequence[str] = (),
+    ) -> Stream:
+        """User code over this stream, others with keys of the same types, and broadcast ones.
+
+        Inputs named in `hold_back` are read only while the others have nothing to read; checkpoints do not wait.
+
+        Raises: `PipelineError`.
+        """
+        return _connected((self, *others), process, name, hold_back)
+
     def _then(self, spec: OperatorSpec, name: str | None) -> Stream:
         check_columns(spec.output_schema, f"operator {spec.name}")
         return Stream(OperatorNode(spec, name is not None, (Input(self.node, self.keys),)))
@@ -253,6 +278,23 @@ def start(
 
     config = Config.of(checkpoint, **options)
     return launch(compile_pipeline([output.node for output in outputs]), config, listeners)
+
+
+def _connected(
+    streams: Sequence[Stream | KeyedStream | BroadcastStream],
+    process: ConnectProcess | type[ConnectProcess],
+    name: str | None,
+    hold_back: Sequence[str],
+) -> Stream:
+    from penstock.spark.schemas import arrow_type
+
+    inputs = tuple(
+        Input(stream.node, getattr(stream, "keys", ()), isinstance(stream, BroadcastStream)) for stream in streams
+    )
+    parts = tuple(ConnectInput(schema_of(part.node), part.keys, part.broadcast) for part in inputs)
+    spec = Connect.declare(name or "connect", parts, process, hold_back=hold_back, resolve=arrow_type)
+    check_columns(spec.output_schema, f"operator {spec.name}")
+    return Stream(OperatorNode(spec, name is not None, inputs))
 
 
 def _side_node(node: Node, output: str) -> SideNode:

@@ -18,7 +18,8 @@ from pyspark import cloudpickle
 
 from penstock.errors import OperatorFailed, PipelineError
 from penstock.operators.base import MAIN_STATE, OperatorContext, Records
-from penstock.operators.process import KeyedProcess, Process, value
+from penstock.operators.declare import value
+from penstock.operators.process import KeyedProcess, Process
 from tests.unit.operator_harness import (
     Hashes,
     Rows,
@@ -367,7 +368,7 @@ class InInit(Good):
         (BadType, "the state 'total' is declared as 'bigintt'"),
         (NoType, "the state 'total' is declared with <class 'int'>"),
         (KeyName, "'user' is a key or state column twice"),
-        (Needs, "pass an instance: process(Needs(...))"),
+        (Needs, "pass an instance: Needs(...)"),
         (InInit(), "in the class body"),
         (len, "pass a subclass of pen.KeyedProcess"),
         (dict, "pass a subclass of pen.KeyedProcess"),
