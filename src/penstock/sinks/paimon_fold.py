@@ -6,7 +6,7 @@ What a fold keeps is what readers would keep of the single rows: folding never c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 Index = npt.NDArray[np.int64]
-Fold = Callable[[pa.Table], pa.Table]
 
 _VECTORISED = frozenset(
     {"primary_key", "last_value", "last_non_null_value", "first_value", "first_non_null_value", "sum", "max", "min"}
