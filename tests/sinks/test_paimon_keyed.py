@@ -170,7 +170,11 @@ def test_an_append_table_keeps_the_order_of_each_bucket(tmp_path: Path) -> None:
     committer = sink.open_committer("me")
     for checkpoint in (1, 2, 3):
         batch = rows(*((user, f"{checkpoint}-{user}", op) for user in range(8) for op in ("x", None)))
-        commit(committer, checkpoint, write(sink, checkpoint, batch, schema=SCHEMA))
+        committables = write(sink, checkpoint, batch, schema=SCHEMA)
+        for file in files_of(sink, committables):
+            first, last = file.min_sequence_number, file.max_sequence_number
+            assert checkpoint << ROW_BITS <= first < last < (checkpoint << ROW_BITS) + 16
+        commit(committer, checkpoint, committables)
     found = read_table(sink.warehouse, sink.table).to_pylist()
     assert len(found) == 48
     for user in range(8):
