@@ -20,7 +20,7 @@ from penstock.graph import Edge, Pipeline, SinkBinding, Source, Stage, StageNode
 from penstock.operators.base import OperatorSpec
 from penstock.operators.passing import Pass
 from penstock.protocol.eventtime import SourceTime
-from penstock.sinks.base import Sink
+from penstock.sinks.base import Routing, Sink
 from penstock.sinks.listeners import CommitListener
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,80}")
@@ -292,7 +292,7 @@ class _Compiler:
         self._add_operator(node)
         return node
 
-    def _connect(self, part: Input, draft: _StageDraft) -> None:
+    def _connect(self, part: Input, draft: _StageDraft, routing: Routing | None = None) -> None:
         upstream, keys = part.node, part.keys
         schema = schema_of(upstream)
         if isinstance(upstream, SourceNode):
@@ -315,6 +315,7 @@ class _Compiler:
             False,
             part.broadcast,
             is_timed(upstream),
+            routing=routing,
         )
         draft.inputs.append(edge)
         self._send(upstream, ToEdge(edge))
@@ -329,10 +330,25 @@ class _Compiler:
         if isinstance(upstream, SourceNode):
             upstream = self._passed(upstream)
         name = self._unique(output.name or "sink", given=output.name is not None)
+        routing = output.sink.routing(schema_of(upstream))
+        if routing is not None:
+            upstream = self._exchanged(upstream, f"write-{name}"[:80], routing)
         draft = self._send(upstream, ToSink(name))
         draft.sinks.append(SinkBinding(name, output.sink, schema_of(upstream)))
         self._listeners[name] = output.listeners
         _refuse_doubled_listeners(name, (*output.sink.listeners(), *output.listeners))
+
+    def _exchanged(self, upstream: OperatorNode | SideNode, name: str, routing: Routing) -> OperatorNode:
+        """A stage that only writes, and gets its rows by the sink's rules."""
+        part = Input(upstream, routing.keys)
+        node = OperatorNode(Pass(self._unique(name, given=False), schema_of(upstream)), True, (part,))
+        draft = _StageDraft(node.spec.name)
+        self._drafts.append(draft)
+        self._connect(part, draft, routing)
+        self._place[node] = (draft, 0)
+        draft.specs.append(node.spec)
+        draft.targets.append({})
+        return node
 
     def _renamed(self, node: OperatorNode) -> OperatorSpec:
         name = self._unique(node.spec.name, given=node.named)

@@ -19,7 +19,7 @@ import pyarrow as pa
 from penstock.channel.barrier import Barrier, Slicer
 from penstock.channel.gate import Channel, Gate, as_records
 from penstock.channel.hashing import hash_columns
-from penstock.channel.lanes import Dealer, DealingWriter
+from penstock.channel.lanes import Dealer, DealingWriter, spread_lanes
 from penstock.channel.live import LiveInputs, LiveRows, RowsWriter
 from penstock.channel.reader import PrefetchingReader
 from penstock.channel.segment import HASH_COLUMN, ExchangeWriter, SegmentWriter, edge_schema
@@ -300,7 +300,10 @@ class _Attempt:
 
     def _with_hash(self, edge: Edge, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Rows of an unkeyed edge keep their producer's lane, or are dealt out."""
-        if edge.keys:
+        if edge.routing is not None:
+            # Consecutive lanes go to key groups far apart, so that few lanes keep all subtasks busy.
+            hashes = spread_lanes(self._plan.max_parallelism)[edge.routing.lanes(batch) % self._plan.max_parallelism]
+        elif edge.keys:
             hashes = hash_columns([batch.column(key) for key in edge.keys])
         elif edge.dealt:
             hashes = self._dealers[edge.name].deal(batch.num_rows)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
+from pypaimon import CatalogFactory, Schema
 
 from penstock.protocol.ids import CheckpointId, Generation
 from penstock.sinks.base import CommitPermit, CommitReceipt, Committable, WriterContext
@@ -15,6 +17,14 @@ from penstock.sinks.paimon_commit import PaimonCommitter
 from penstock.sinks.paimon_read import listed_files, read_table
 
 SCHEMA = pa.schema([("id", pa.int64()), ("word", pa.string())])
+
+
+def make_table(warehouse: Path, schema: pa.Schema, **kwargs: Any) -> Paimon:
+    """A table that somebody else made."""
+    catalog = CatalogFactory.create({"warehouse": str(warehouse)})
+    catalog.create_database("db", True)
+    catalog.create_table("db.t", Schema.from_pyarrow_schema(schema, **kwargs), False)
+    return Paimon(str(warehouse), "db.t")
 
 
 def context(checkpoint: int, subtask: int = 0) -> WriterContext:

@@ -32,7 +32,7 @@ from penstock.protocol.ids import CheckpointId, EdgeName, Generation, StageName
 from penstock.protocol.manifest import Manifest
 from penstock.protocol.recover import takeover
 from penstock.protocol.scale import first_parallelism
-from penstock.sinks.base import Committer
+from penstock.sinks.base import Committer, Sink
 from penstock.store import open_store
 from penstock.store.base import Store
 
@@ -62,6 +62,7 @@ def start_query(
     name = config.name or PurePosixPath(store.url).name
     for event in _first_events(name, owned):
         history.record(event)
+    pipeline = pipeline.with_sinks(_taken_over(pipeline, manifest))
     feed = surroundings.feed(store)
     if manifest.source.rewind:
         feed.rewind(manifest.source.batch_id)
@@ -160,6 +161,17 @@ def _committers(pipeline: Pipeline, base: Manifest) -> dict[str, Committer]:
         settle(binding.name, base.sinks[binding.name], committer)
         committers[binding.name] = committer
     return committers
+
+
+def _taken_over(pipeline: Pipeline, manifest: Manifest) -> dict[str, Sink]:
+    """The sinks as this driver's writers get them: they must know what was written before."""
+    checkpoint = CheckpointId(manifest.checkpoint)
+    return {
+        binding.name: binding.sink.taken_over(
+            checkpoint, [made for commit in manifest.sinks[binding.name].pending for made in commit.committables]
+        )
+        for binding in pipeline.sinks()
+    }
 
 
 def commit_user(identity: str, sink: str) -> str:

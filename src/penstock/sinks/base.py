@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.protocol.commit import CommitPermit, CommitReceipt
@@ -17,7 +19,16 @@ from penstock.protocol.ids import CheckpointId, Generation
 from penstock.protocol.manifest import Committable
 from penstock.sinks.listeners import CommitListener
 
-__all__ = ["CommitPermit", "CommitReceipt", "Committable", "Committer", "Sink", "Writer", "WriterContext"]
+__all__ = [
+    "CommitPermit",
+    "CommitReceipt",
+    "Committable",
+    "Committer",
+    "Routing",
+    "Sink",
+    "Writer",
+    "WriterContext",
+]
 
 
 def _to_nobody(file: str) -> None:
@@ -38,6 +49,19 @@ class WriterContext:
     parallelism: int
     attempt: str
     announce: Callable[[str], None] = _to_nobody
+
+
+class Routing(Protocol):
+    """Which rows must meet in one writer; travels to the subtasks, so it holds plain values only."""
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Says in words what `lanes` depends on: a checkpoint with other words does not fit."""
+        ...
+
+    def lanes(self, batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
+        """Any number not below 0 for each row; rows with equal ones meet. Consecutive ones are dealt out evenly."""
+        ...
 
 
 class Writer(Protocol):
@@ -115,10 +139,24 @@ class Sink(Protocol):
 
     @property
     def description(self) -> str: ...
+    def routing(self, schema: pa.Schema) -> Routing | None:
+        """How rows must be exchanged before they are written; None if any writer may get any row.
+
+        Raises: as `check`.
+        """
+        ...
+
     def check(self, schema: pa.Schema) -> None:
         """Called once in the driver before anything runs: creates or verifies the table.
 
         Raises: `TableMismatch`, `TableRefused`, `StorageFailed`.
+        """
+        ...
+
+    def taken_over(self, checkpoint: CheckpointId, pending: Sequence[Committable]) -> Sink:
+        """The sink as the writers of this driver get it, once no older driver can publish.
+
+        `checkpoint` is the takeover's; `pending` is what was published before and the table may not hold yet.
         """
         ...
 

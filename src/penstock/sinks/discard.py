@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from penstock.protocol.ids import Generation
+from penstock.protocol.ids import CheckpointId, Generation
 from penstock.sinks.base import CommitPermit, CommitReceipt, Committable, WriterContext
 from penstock.sinks.listeners import CommitListener
 
@@ -31,8 +31,14 @@ class Discard:
     def description(self) -> str:
         return "discard"
 
+    def routing(self, schema: pa.Schema) -> None:
+        """Any row can be dropped anywhere."""
+
     def check(self, schema: pa.Schema) -> None:
         """Every schema can be dropped."""
+
+    def taken_over(self, checkpoint: CheckpointId, pending: Sequence[Committable]) -> Discard:
+        return self
 
     def open_writer(self, context: WriterContext, schema: pa.Schema) -> DiscardWriter:
         return DiscardWriter()

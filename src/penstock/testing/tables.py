@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from penstock.errors import Fenced
 from penstock.protocol.commit import CommitPermit, CommitReceipt
-from penstock.protocol.ids import Generation
+from penstock.protocol.ids import CheckpointId, Generation
 from penstock.protocol.manifest import Committable
 from penstock.sinks.base import WriterContext
 from penstock.sinks.listeners import CommitListener
@@ -56,6 +56,13 @@ class Memory:
     @property
     def description(self) -> str:
         return f"memory table {self.name}"
+
+    def routing(self, schema: pa.Schema) -> None:
+        """Batches are kept as they come."""
+
+    def taken_over(self, checkpoint: CheckpointId, pending: Sequence[Committable]) -> Memory:
+        del checkpoint, pending
+        return self
 
     def check(self, schema: pa.Schema) -> None:
         memory_table(self.name).schema = schema
