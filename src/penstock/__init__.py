@@ -9,6 +9,7 @@ from penstock.operators.process import KeyedProcess, value
 from penstock.pipeline import KeyedStream, Output, Stream, read, start
 from penstock.sinks.discard import Discard
 from penstock.sinks.paimon import Paimon
+from penstock.sinks.upkeep import Upkeep
 
 if TYPE_CHECKING:
     from penstock.engine.query import Query
@@ -25,6 +26,7 @@ __all__ = [
     "PenstockError",
     "Query",
     "Stream",
+    "Upkeep",
     "count",
     "first",
     "last",

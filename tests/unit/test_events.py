@@ -18,6 +18,8 @@ from penstock.observe.events import (
     QueryStarted,
     QueryStopped,
     Rescaled,
+    TableKept,
+    UpkeepFailed,
     decode_events,
     encode_event,
 )
@@ -75,6 +77,20 @@ EVENTS: list[Event] = [
     COMMITTED,
     CommitRetried(at=AT, sink=SHOP, first=CheckpointId(43), last=CheckpointId(43), attempt=2, message="timed out"),
     Rescaled(at=AT, stage=TOTALS, old=4, new=8),
+    TableKept(
+        at=AT,
+        sink=SHOP,
+        manifests_merged=31,
+        files_compacted=60,
+        files_written=1,
+        snapshots_expired=12,
+        orphans_removed=0,
+        bytes_removed=48_000,
+        held_by=None,
+        notes=[],
+        duration_s=0.3,
+    ),
+    UpkeepFailed(at=AT, sink=SHOP, attempt=1, message="OSError: disk full"),
     QueryStopped(at=AT, reason="failed", error=ErrorReport("PEN-030", "x", "y", "z", {"operator": "totals"})),
 ]
 HISTORY = b"".join(encode_event(event) for event in EVENTS)

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from penstock import __version__
+from penstock.cli.upkeep import upkeep
 from penstock.engine.checkpoints import Checkpoints
 from penstock.errors import NoSuchCheckpoint, PenstockError
 from penstock.observe.progress import human_bytes
@@ -61,6 +62,9 @@ def checkpoints(folder: str, as_json: bool) -> None:
         return
     for manifest in manifests:
         click.echo(_line(manifest))
+
+
+main.add_command(upkeep)
 
 
 def _summary(manifest: Manifest) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from penstock.engine.epochs import EpochResult, EpochRunner
 from penstock.engine.feed import Feed
 from penstock.engine.history import History, epoch_event, utc_now
 from penstock.engine.loop import EpochLoop, LoopEvents
+from penstock.engine.upkeep import UpkeepThread
 from penstock.errors import ConfigError, Fenced, PenstockError, StageFailed
 from penstock.graph import Pipeline
 from penstock.observe.events import EpochFailed, EpochPublished, QueryStopped, Rescaled, StopReason
@@ -38,6 +39,7 @@ class Query:
         self._loop: EpochLoop
         self._coordinator: CommitCoordinator
         self._collector: Collector
+        self._upkeep: UpkeepThread
 
     # -- for users -----------------------------------------------------------------------------------------------
 
@@ -116,14 +118,15 @@ class Query:
 
     # -- for the engine ------------------------------------------------------------------------------------------
 
-    def begin(self, coordinator: CommitCoordinator, collector: Collector) -> None:
-        self._coordinator, self._collector = coordinator, collector
+    def begin(self, coordinator: CommitCoordinator, collector: Collector, upkeep: UpkeepThread) -> None:
+        self._coordinator, self._collector, self._upkeep = coordinator, collector, upkeep
         self._runner.discard = coordinator.discard
         events = LoopEvents(published=self._on_published, failed=self._on_failed, waiting=self._on_waiting)
         self._loop = EpochLoop(self._runner, coordinator, self._config, events)
         collector.start()
         collector.published(self._runner.manifest)
         coordinator.start()
+        upkeep.start()
         self._loop.start()
         threading.Thread(target=self._close_at_end, name="penstock-query", daemon=True).start()
         atexit.register(self._stop_at_exit)
@@ -184,6 +187,7 @@ class Query:
             self._feed.stop()
         except Exception as failure:
             _log.warning("Structured Streaming did not stop cleanly: %s", failure)
+        self._upkeep.finish()
         self._coordinator.finish()
         self._collector.finish()
         error = self._loop.error

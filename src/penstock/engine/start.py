@@ -8,6 +8,7 @@ import socket
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import PurePosixPath
 
 import penstock
@@ -20,6 +21,7 @@ from penstock.engine.epochs import EpochRunner
 from penstock.engine.feed import Feed
 from penstock.engine.history import History, Listener, commit_event, retry_event, takeover_event, utc_now
 from penstock.engine.query import Query
+from penstock.engine.upkeep import TableUpkeep, UpkeepThread
 from penstock.errors import CheckpointMismatch, ConfigError, Fenced
 from penstock.graph import Pipeline
 from penstock.observe.events import QueryStarted
@@ -27,6 +29,7 @@ from penstock.protocol.ids import CheckpointId, Generation, StageName
 from penstock.protocol.manifest import Manifest
 from penstock.protocol.recover import Comparison, compare_shapes, first_manifest, takeover
 from penstock.sinks.base import Committer
+from penstock.sinks.upkeep import KeptSink
 from penstock.store import open_store
 from penstock.store.base import Store
 
@@ -79,7 +82,7 @@ def start_query(
     query = Query(name=name, pipeline=pipeline, config=config, runner=runner, feed=feed, history=history)
     coordinator = _coordinator(query, checkpoints, owned, history)
     collector = Collector(checkpoints, generation, config.retain, query.on_collector_failure)
-    query.begin(coordinator, collector)
+    query.begin(coordinator, collector, _upkeep(pipeline, manifest, coordinator, history))
     return query
 
 
@@ -206,6 +209,18 @@ def _take_over(
                 raise
         else:
             return manifest
+
+
+def _upkeep(pipeline: Pipeline, manifest: Manifest, coordinator: CommitCoordinator, history: History) -> UpkeepThread:
+    """One keeper per table that wants one."""
+    keepers = []
+    for binding in pipeline.sinks():
+        if isinstance(binding.sink, KeptSink):
+            user = commit_user(manifest.identity, binding.name)
+            keeper = binding.sink.open_keeper(user, partial(coordinator.waiting, binding.name))
+            if keeper is not None:
+                keepers.append(TableUpkeep(binding.name, keeper, history.record))
+    return UpkeepThread(keepers)
 
 
 def _coordinator(

@@ -109,6 +109,30 @@ class Rescaled(_Event, frozen=True, kw_only=True):
     new: int
 
 
+class TableKept(_Event, frozen=True, kw_only=True):
+    """Upkeep changed a table, or has something to say about it. Rows are the same as before."""
+
+    sink: SinkName
+    manifests_merged: int
+    files_compacted: int
+    files_written: int
+    snapshots_expired: int
+    orphans_removed: int
+    bytes_removed: int
+    held_by: str | None
+    """Who keeps snapshots from expiring that are old enough: a commit user or a consumer."""
+    notes: list[str]
+    duration_s: float
+
+
+class UpkeepFailed(_Event, frozen=True, kw_only=True):
+    """Upkeep of a table failed and will be tried again; the query goes on."""
+
+    sink: SinkName
+    attempt: int
+    message: str
+
+
 class QueryStopped(_Event, frozen=True, kw_only=True):
     """The driver ended; `error` tells why if it did not mean to."""
 
@@ -116,7 +140,17 @@ class QueryStopped(_Event, frozen=True, kw_only=True):
     error: ErrorReport | None = None
 
 
-Event: TypeAlias = QueryStarted | EpochPublished | EpochFailed | Committed | CommitRetried | Rescaled | QueryStopped
+Event: TypeAlias = (
+    QueryStarted
+    | EpochPublished
+    | EpochFailed
+    | Committed
+    | CommitRetried
+    | Rescaled
+    | TableKept
+    | UpkeepFailed
+    | QueryStopped
+)
 
 _ENCODER = msgspec.json.Encoder()
 _DECODER: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)

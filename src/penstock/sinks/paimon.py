@@ -6,15 +6,16 @@ pypaimon takes a second to import, so it is imported when a table is first touch
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from penstock.errors import ConfigError, TableMismatch
-from penstock.sinks.base import WriterContext
+from penstock.sinks.base import Committable, WriterContext
 from penstock.sinks.paimon_local import as_local
+from penstock.sinks.upkeep import Keeper, Upkeep
 
 if TYPE_CHECKING:
     from penstock.sinks.paimon_commit import PaimonCommitter
@@ -32,6 +33,9 @@ class Paimon:
 
     `options` are the table's, used when it is made; a table that exists keeps its own.
 
+    `upkeep` merges manifests, compacts small files and expires snapshots in the background; see `Upkeep`. Only tables
+    in a local folder get it.
+
     >>> Paimon("/data/lake", "shop.clicks", partition_by=["day"]).description
     'Paimon table shop.clicks in /data/lake'
     """
@@ -44,6 +48,7 @@ class Paimon:
     primary_key: Sequence[str] = ()
     options: Mapping[str, str] | None = field(default=None, hash=False)
     name: str | None = None
+    upkeep: Upkeep | bool = True
 
     def __post_init__(self) -> None:
         if not _TABLE_NAME.fullmatch(self.table):
@@ -95,6 +100,15 @@ class Paimon:
         from penstock.sinks.paimon_commit import PaimonCommitter
 
         return PaimonCommitter(self.warehouse, self.table, commit_user)
+
+    def open_keeper(self, commit_user: str, pending: Callable[[], Iterable[Committable]]) -> Keeper | None:
+        """Looks after the table while the query runs; None when `upkeep` is off, or the table is not in a folder."""
+        if self.upkeep is False or as_local(self.warehouse) is None:
+            return None
+        from penstock.sinks.paimon_upkeep.keeper import PaimonKeeper
+
+        policy = Upkeep() if self.upkeep is True else self.upkeep
+        return PaimonKeeper(self.warehouse, self.table, policy, own_user=commit_user, pending=pending)
 
 
 def _names(given: str | Sequence[str]) -> tuple[str, ...]:

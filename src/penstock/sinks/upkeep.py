@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from datetime import timedelta
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from penstock.config import parse_duration
 from penstock.errors import ConfigError
+from penstock.protocol.manifest import Committable
 
 Duration = str | float | timedelta
 
@@ -114,4 +116,13 @@ class Keeper(Protocol):
 
     def stop(self) -> None:
         """Makes a running step end soon; called from another thread."""
+        ...
+
+
+@runtime_checkable
+class KeptSink(Protocol):
+    """A sink whose table wants upkeep."""
+
+    def open_keeper(self, commit_user: str, pending: Callable[[], Iterable[Committable]]) -> Keeper | None:
+        """None when upkeep is switched off. `pending` tells, from any thread, what waits for its commit."""
         ...

@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable
 
-from penstock.sinks import paimon_private as private
 from penstock.sinks.base import Committable
 from penstock.sinks.paimon_upkeep.compact import compact, plan_compaction, why_not
 from penstock.sinks.paimon_upkeep.expire import Ages, expire, plan_expiry
@@ -113,16 +112,9 @@ class PaimonKeeper:
         if table.keeps_changelogs():
             return UpkeepReport(notes=("orphans stay: the table's changelogs outlive its snapshots",))
         self._orphans_at = now
-        orphans = find_orphans(
-            table, lambda: self._waiting(table), older_than_s=self._policy.seconds("orphans_after"), now_s=now
-        )
+        orphans = find_orphans(table, self._pending, older_than_s=self._policy.seconds("orphans_after"), now_s=now)
         if self._dry_run:
             count, size = len(orphans), sum(orphan.bytes for orphan in orphans)
         else:
             count, size = table.remove(orphan.path for orphan in orphans)
         return UpkeepReport(orphans_removed=count, files_removed=count, bytes_removed=size)
-
-    def _waiting(self, table: KeptTable) -> frozenset[str]:
-        """Names of the data files that a checkpoint still wants to commit."""
-        messages = (private.decode(table.table, committable.payload) for committable in self._pending())
-        return frozenset(name for message in messages for name in private.data_paths(table.table, message))

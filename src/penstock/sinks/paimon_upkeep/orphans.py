@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.errors import CorruptFile
+from penstock.protocol.manifest import Committable
 from penstock.sinks.paimon_upkeep.expire import Pins, changelog_data, metadata
 from penstock.sinks.paimon_upkeep.files import KeptTable, ManifestMeta
 
@@ -20,6 +21,8 @@ from penstock.sinks.paimon_upkeep.files import KeptTable, ManifestMeta
 _METADATA = {"snapshot", "schema", "manifest", "tag", "branch", "consumer", "changelog", "index", "statistics"}
 _HIDDEN = re.compile(r"\.(snapshot-\d+|LATEST|EARLIEST)\.[0-9a-f-]{36}\.tmp")
 _DATA = re.compile(r".*[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}-\d+\.(parquet|orc|avro)(\.row)?")
+# Names of data files hold one. It is looked for in the committables' bytes, so those of other tables do no harm.
+_UUID = re.compile(rb"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _KINDS = {
     "manifest": re.compile(r"(manifest|manifest-list|index-manifest)-[0-9a-f-]{36}.*"),
     "index": re.compile(r"index-.*"),
@@ -35,16 +38,16 @@ class Orphan:
 
 
 def find_orphans(
-    table: KeptTable, pending: Callable[[], frozenset[str]], *, older_than_s: float, now_s: float
+    table: KeptTable, pending: Callable[[], Iterable[Committable]], *, older_than_s: float, now_s: float
 ) -> list[Orphan]:
     """Files that may be removed, by path.
 
-    `pending` tells the names of data files that wait for their commit. It is asked first: what is committed meanwhile
-    moves from there into a snapshot, and snapshots are read later.
+    `pending` tells what waits for its commit. It is asked first: what is committed meanwhile moves from there into a
+    snapshot, and snapshots are read later.
 
     Raises: `CorruptFile` when a snapshot, tag or branch cannot be read.
     """
-    waiting = pending()
+    waiting = {found for committable in pending() for found in _UUID.findall(committable.payload)}
     try:
         named = _named(table)
     except Exception as error:
@@ -59,7 +62,8 @@ def find_orphans(
             stat = path.stat()
         except FileNotFoundError:
             continue
-        if path.name not in waiting and path.name not in named and now_s - stat.st_mtime > older_than_s:
+        waits = not waiting.isdisjoint(_UUID.findall(path.name.encode()))
+        if not waits and path.name not in named and now_s - stat.st_mtime > older_than_s:
             orphans.append(Orphan(path, stat.st_size))
     return sorted(orphans, key=lambda orphan: orphan.path)
 
