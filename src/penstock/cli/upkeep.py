@@ -121,8 +121,7 @@ def _fields(report: UpkeepReport) -> dict[str, object]:
 def _lines(report: UpkeepReport) -> list[str]:
     lines = [
         f"manifests  {report.manifests_merged:>8,} merged into {report.manifests_written:,}",
-        f"files      {report.files_compacted:>8,} compacted into {report.files_written:,}, "
-        f"{human_bytes(report.bytes_compacted)}",
+        f"files      {report.files_compacted:>8,} compacted into {report.files_written:,}",
         f"snapshots  {report.snapshots_expired:>8,} expired",
         f"orphans    {report.orphans_removed:>8,} removed",
         f"freed      {human_bytes(report.bytes_removed):>8}",
