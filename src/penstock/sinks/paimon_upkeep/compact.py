@@ -110,6 +110,9 @@ class _Work:
         self._manifests = None
 
     def publish(self, now_ms: Callable[[], int], *, more: bool) -> UpkeepReport:
+        self._table.make_durable(path for done in self.done for path in self._paths(done))
+        if self.done:
+            self._write_manifests()
         if publish(self._table, self._content_on, now_ms) is None:
             self.drop(self.done)
             return UpkeepReport()
@@ -131,14 +134,13 @@ class _Work:
         if not self.done:
             return None
         if self._manifests is None:
-            self._manifests = self._table.write_manifests(self._entries())
-        written = [path for done in self.done for path in self._paths(done)]
-        written += [self._table.manifest_path(meta.file_name) for meta in self._manifests]
-        return Content(self._table.manifests(latest), self._manifests, tuple(written))
+            self._write_manifests()
+        return Content(self._table.manifests(latest), self._manifests or [])
 
-    def _entries(self) -> list[Entry]:
+    def _write_manifests(self) -> None:
         removed = [replace(entry, kind=DELETE) for done in self.done for entry in done.inputs]
-        return removed + [done.output for done in self.done]
+        self._manifests = self._table.write_manifests(removed + [done.output for done in self.done])
+        self._table.make_durable(self._table.manifest_path(meta.file_name) for meta in self._manifests)
 
     def _paths(self, done: Rewrite) -> list[Path]:
         return self._table.data_paths(done.output)

@@ -190,10 +190,13 @@ class KeptTable:
             uuid=str(uuid.uuid4()),
         )
 
-    def publish(self, snapshot: Snapshot, written: Iterable[Path]) -> bool:
-        """Makes the snapshot visible unless another one has its number; all it names is durable before."""
+    def make_durable(self, paths: Iterable[Path]) -> None:
+        local.sync_files(paths, self.root)
+
+    def publish(self, snapshot: Snapshot) -> bool:
+        """Makes the snapshot visible unless another one has its number; its lists are durable before."""
         lists = [self.manifest_path(name) for name in (snapshot.base_manifest_list, snapshot.delta_manifest_list)]
-        local.sync_files([*written, *lists], self.root)
+        self.make_durable(lists)
         path = self.root / "snapshot" / f"snapshot-{snapshot.id}"
         hidden = local.write_hidden(path, private.snapshot_json(snapshot))
         try:

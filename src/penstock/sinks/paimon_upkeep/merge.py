@@ -29,6 +29,7 @@ def merge(table: KeptTable, chosen: list[ManifestMeta], now_ms: Callable[[], int
     entries = cancel([entry for meta in chosen for entry in table.entries(meta, with_stats=True)])
     merged = table.write_manifests(entries)
     paths = tuple(table.manifest_path(meta.file_name) for meta in merged)
+    table.make_durable(paths)
     names = [meta.file_name for meta in chosen]
 
     def content_on(latest: Snapshot) -> Content | None:
@@ -36,7 +37,7 @@ def merge(table: KeptTable, chosen: list[ManifestMeta], now_ms: Callable[[], int
         start = next((i for i, meta in enumerate(there) if meta.file_name == names[0]), None)
         if start is None or [meta.file_name for meta in there[start : start + len(names)]] != names:
             return None  # somebody else merged them
-        return Content([*there[:start], *merged, *there[start + len(names) :]], written=paths)
+        return Content([*there[:start], *merged, *there[start + len(names) :]])
 
     if publish(table, content_on, now_ms) is None:
         table.remove(paths)

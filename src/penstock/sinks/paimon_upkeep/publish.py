@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 
+from penstock.sinks import paimon_local as local
 from penstock.sinks.paimon_upkeep.files import KeptTable, ManifestMeta, Snapshot
 
 TRIES = 50
@@ -13,11 +13,10 @@ TRIES = 50
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What a snapshot is made of; `written` are the new files behind it, to be made durable."""
+    """What a snapshot is made of. All that it names must be durable already."""
 
     base: list[ManifestMeta]
     delta: list[ManifestMeta] = field(default_factory=list)
-    written: tuple[Path, ...] = ()
 
 
 def publish(
@@ -28,12 +27,13 @@ def publish(
     None means that nothing was published, for certain. After an exception nobody knows: then no file may be removed.
     """
     for _ in range(TRIES):
-        latest = table.latest()
-        content = None if latest is None else content_on(latest)
-        if latest is None or content is None:
-            return None
-        snapshot = table.prepare_snapshot(latest, content.base, content.delta, now_ms())
-        if table.publish(snapshot, content.written):
-            return snapshot
+        with local.publishing(str(table.table.table_path)):
+            latest = table.latest()
+            content = None if latest is None else content_on(latest)
+            if latest is None or content is None:
+                return None
+            snapshot = table.prepare_snapshot(latest, content.base, content.delta, now_ms())
+            if table.publish(snapshot):
+                return snapshot
         table.remove(table.manifest_path(n) for n in (snapshot.base_manifest_list, snapshot.delta_manifest_list))
     return None
