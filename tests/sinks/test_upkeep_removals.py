@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from dataclasses import replace
@@ -13,9 +14,10 @@ from pypaimon.consumer.consumer import Consumer
 from penstock.errors import ConfigError, CorruptFile
 from penstock.sinks.paimon import Paimon
 from penstock.sinks.paimon_open import open_table
+from penstock.sinks.paimon_upkeep.files import KeptTable
 from penstock.sinks.upkeep import Upkeep
 from tests.sinks.second_reader import files_of, ids_at, root_of, snapshot_json, snapshots_of
-from tests.sinks.tables import commit, data_files, epoch, every_file, ids_of, rows, write
+from tests.sinks.tables import SCHEMA, commit, data_files, epoch, every_file, ids_of, rows, write
 from tests.sinks.upkeep_tables import EAGER, Story, story, travel
 
 __all__ = ["story"]
@@ -46,10 +48,9 @@ def test_expiry_leaves_exactly_the_files_that_are_needed(story: Story) -> None:
     story.keeper(COMPACT).step()
     story.commit(2)
     story.keeper(EXPIRE).step()
-    needed = {
-        path for number in snapshots_of(story.sink) for path in files_of(story.sink, snapshot_json(story.sink, number))
-    }
-    assert data_files(story.sink) == {path.name for path in needed}
+    snapshots = [snapshot_json(story.sink, number) for number in snapshots_of(story.sink)]
+    needed = {path.name for snapshot in snapshots for path in files_of(story.sink, snapshot)}
+    assert data_files(story.sink) == needed
     assert story.keeper(ORPHANS, clock=tomorrow).step().orphans_removed == 0
     story.assert_whole()
 
@@ -64,8 +65,6 @@ def test_snapshots_younger_than_asked_for_stay(story: Story) -> None:
 def test_the_tables_own_options_count_where_the_policy_says_nothing(tmp_path: Path) -> None:
     options = {"snapshot.num-retained.min": "3", "snapshot.time-retained": "10 min"}
     sink = Paimon(str(tmp_path), "shop.words", options=options)
-    from tests.sinks.tables import SCHEMA
-
     sink.check(SCHEMA)
     story = Story(sink)
     story.commit(5)
@@ -125,11 +124,7 @@ def test_a_tag_keeps_its_rows_when_its_snapshot_goes(story: Story) -> None:
     story.assert_whole()
 
 
-def test_a_tag_that_appears_while_snapshots_expire_keeps_its_rows(
-    story: Story, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from penstock.sinks.paimon_upkeep.files import KeptTable
-
+def test_a_tag_made_while_snapshots_expire_keeps_its_rows(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
     story.commit(3)
     story.keeper(COMPACT).step()
     story.commit(2)
@@ -148,7 +143,7 @@ def test_a_branch_keeps_its_rows(story: Story) -> None:
     story.commit(3)
     table = table_of(story.sink)
     table.create_tag("base", 3)
-    table.create_branch("work", "base")
+    table.branch_manager().create_branch("work", "base")
     table.delete_tag("base")
     story.commit(2)
     for _ in range(2):
@@ -156,8 +151,6 @@ def test_a_branch_keeps_its_rows(story: Story) -> None:
         story.commit()
     story.keeper(ORPHANS, clock=tomorrow).step()
     (held,) = (root_of(story.sink) / "branch" / "branch-work" / "snapshot").glob("snapshot-*")
-    import json
-
     assert ids_at(story.sink, json.loads(held.read_text())) == ids_of([1, 2, 3])
     story.assert_whole()
 

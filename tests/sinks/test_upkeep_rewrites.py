@@ -149,7 +149,8 @@ def test_each_partition_is_compacted_by_itself(tmp_path: Path) -> None:
 
 
 def test_every_type_of_column_survives_compaction(tmp_path: Path) -> None:
-    moment = datetime(2026, 11, 16, 1, 2, 3, 456789)
+    utc = datetime(2026, 11, 16, 1, 2, 3, 456789, tzinfo=UTC)
+    moment = utc.replace(tzinfo=None)
     columns = {
         "id": pa.array([1, None], pa.int64()),
         "flag": pa.array([True, None]),
@@ -160,7 +161,7 @@ def test_every_type_of_column_survives_compaction(tmp_path: Path) -> None:
         "raw": pa.array([b"\x00", None]),
         "day": pa.array([date(1969, 1, 1), None]),
         "at": pa.array([moment, None], pa.timestamp("us")),
-        "utc": pa.array([moment.replace(tzinfo=UTC), None], pa.timestamp("us", tz="UTC")),
+        "utc": pa.array([utc, None], pa.timestamp("us", tz="UTC")),
         "list": pa.array([[1, None], None], pa.list_(pa.int32())),
         "map": pa.array([[("a", 1)], None], pa.map_(pa.string(), pa.int64())),
         "struct": pa.array([{"x": 1}, None], pa.struct([("x", pa.int64())])),

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -23,6 +22,7 @@ from penstock.sinks.paimon_upkeep.files import ADD, Entry, KeptTable
 # Row groups of this size are what pyarrow writes by default; wide rows are cut earlier, so that memory stays bounded.
 _GROUP_ROWS_MAX = 1 << 20
 _GROUP_BYTES_MAX = 64 << 20
+_BATCH_ROWS = 1 << 16
 
 COMPACTED = 1
 """Paimon's mark of a file that compaction made."""
@@ -96,8 +96,18 @@ def _copy(table: KeptTable, inputs: list[Entry], path: Path, stopping: Callable[
     return rows
 
 
-def _batches(table: KeptTable, inputs: list[Entry]) -> Any:
-    """Rows in the table's newest schema, whichever schema their file has."""
+def _batches(table: KeptTable, inputs: list[Entry]) -> Iterator[pa.RecordBatch]:
+    """Rows in the table's newest schema; pypaimon knows how to read files of older ones."""
+    if any(entry.file.schema_id != table.table.table_schema.id for entry in inputs):
+        yield from _converted(table, inputs)
+        return
+    for entry in inputs:
+        (path,) = table.data_paths(entry)
+        with pq.ParquetFile(path) as file:
+            yield from file.iter_batches(_BATCH_ROWS)
+
+
+def _converted(table: KeptTable, inputs: list[Entry]) -> Iterator[pa.RecordBatch]:
     first = inputs[0]
     files = []
     for entry in inputs:
@@ -105,7 +115,7 @@ def _batches(table: KeptTable, inputs: list[Entry]) -> Any:
         entry.file.file_path = str(path)
         files.append(entry.file)
     split = DataSplit(files, GenericRow(list(first.partition.values), first.partition.fields), first.bucket, True)
-    return table.table.new_read_builder().new_read().to_arrow_batch_reader([split], parallelism=1)
+    yield from table.table.new_read_builder().new_read().to_arrow_batch_reader([split], parallelism=1)
 
 
 def _write(writer: pq.ParquetWriter, batches: list[pa.RecordBatch], columns: pa.Schema) -> None:
