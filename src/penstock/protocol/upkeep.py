@@ -38,7 +38,7 @@ def manifests_to_merge(manifests: Sequence[ManifestSize], *, count_max: int, tar
     absorbed, start = 0, run.stop
     while start > run.start:
         older = manifests[start - 1].bytes
-        if run.stop - start >= count_max // 2 and older > 2 * absorbed:
+        if run.stop - start >= max(2, count_max // 2) and older > 2 * absorbed:
             break
         absorbed += older
         start -= 1

@@ -84,7 +84,7 @@ def _copy(table: KeptTable, inputs: list[Entry], path: Path, stopping: Callable[
         path, columns, compression=compression, compression_level=level, **create_parquet_writer_options(options)
     ) as writer:
         held: list[pa.RecordBatch] = []
-        for batch in _batches(table, inputs):
+        for batch in _batches(table, inputs, columns):
             if stopping():
                 raise Stopped
             rows += batch.num_rows
@@ -96,25 +96,19 @@ def _copy(table: KeptTable, inputs: list[Entry], path: Path, stopping: Callable[
     return rows
 
 
-def _batches(table: KeptTable, inputs: list[Entry]) -> Iterator[pa.RecordBatch]:
-    """Rows in the table's newest schema; pypaimon knows how to read files of older ones."""
-    if any(entry.file.schema_id != table.table.table_schema.id for entry in inputs):
-        yield from _converted(table, inputs)
-        return
+def _batches(table: KeptTable, inputs: list[Entry], columns: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Rows in the table's newest schema; pypaimon knows how to read files of older ones and of other writers."""
     for entry in inputs:
         (path,) = table.data_paths(entry)
         with pq.ParquetFile(path) as file:
-            yield from file.iter_batches(_BATCH_ROWS)
+            current = entry.file.schema_id == table.table.table_schema.id and file.schema_arrow.equals(columns)
+            yield from file.iter_batches(_BATCH_ROWS) if current else _converted(table, entry, path)
 
 
-def _converted(table: KeptTable, inputs: list[Entry]) -> Iterator[pa.RecordBatch]:
-    first = inputs[0]
-    files = []
-    for entry in inputs:
-        (path,) = table.data_paths(entry)
-        entry.file.file_path = str(path)
-        files.append(entry.file)
-    split = DataSplit(files, GenericRow(list(first.partition.values), first.partition.fields), first.bucket, True)
+def _converted(table: KeptTable, entry: Entry, path: Path) -> Iterator[pa.RecordBatch]:
+    entry.file.file_path = str(path)
+    partition = GenericRow(list(entry.partition.values), entry.partition.fields)
+    split = DataSplit([entry.file], partition, entry.bucket, raw_convertible=True)
     yield from table.table.new_read_builder().new_read().to_arrow_batch_reader([split], parallelism=1)
 
 
