@@ -103,8 +103,7 @@ def test_two_upkeeps_at_once_change_nothing_about_the_rows(world: World, steps: 
         story = world.fresh()
         other = story.keeper()
         steps.run_at(number, lambda other=other: other.step())  # type: ignore[misc]
-        with suppress(OSError, RuntimeError):  # its files may have been compacted and expired under its hands
-            story.keeper().step()
+        story.keeper().step()  # may fail: its files may have been compacted and expired under its hands
         story.commit()
         story.keeper().step()
         story.assert_whole()

@@ -67,7 +67,8 @@ def test_what_cannot_be_done_is_said_once() -> None:
 
 
 def test_a_failure_is_an_event_and_the_next_try_comes_later_and_later(caplog: pytest.LogCaptureFixture) -> None:
-    table, events = upkeep_of(*[OSError("disk full")] * 12, DID)
+    failed = UpkeepReport(failures=("OSError: disk full",))
+    table, events = upkeep_of(OSError("disk full"), *[failed] * 11, DID)
     pauses = [table.step() for _ in range(12)]
     assert pauses[:3] == [60.0, 120.0, 240.0]
     assert pauses[-1] == PAUSE_S_MAX
@@ -75,6 +76,12 @@ def test_a_failure_is_an_event_and_the_next_try_comes_later_and_later(caplog: py
     assert "the query goes on" in caplog.text
     assert table.step() == 30.0
     assert isinstance(events[-1], TableKept)
+
+
+def test_what_was_done_before_a_failure_is_told_as_well() -> None:
+    table, events = upkeep_of(UpkeepReport(manifests_merged=3, failures=("OSError: disk full",)))
+    assert table.step() == 60.0
+    assert [type(event) for event in events] == [TableKept, UpkeepFailed]
 
 
 def test_the_thread_ends_when_it_is_told_to() -> None:
@@ -112,7 +119,7 @@ def run_query(sink: Paimon, batches: int, checkpoint: str) -> list[Event]:
 
 def test_a_query_keeps_its_table_while_it_commits(tmp_path: object) -> None:
     """C10: each row once, and fewer files than commits."""
-    policy = Upkeep(every=0.0, manifests=3, small_files=3, snapshots=2, snapshots_for=0.0)
+    policy = Upkeep(every=0.1, manifests=3, small_files=3, snapshots=2, snapshots_for=0.0)
     sink = Paimon(f"{tmp_path}/lake", "shop.words", upkeep=policy)
     events = run_query(sink, 30, f"{tmp_path}/checkpoint")
     assert not [event for event in events if isinstance(event, UpkeepFailed)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 
 import click
 
@@ -82,13 +83,17 @@ def upkeep(
         dry_run=dry_run,
     )
     report = UpkeepReport(more=True)
-    while report.more:
+    while report.more and not report.failures:
         report = dataclasses.replace(report, more=False).plus(keeper.step())
     if as_json:
         click.echo(json.dumps({"dry_run": dry_run, **_fields(report)}, indent=2))
-        return
-    for line in _lines(report):
-        click.echo(line)
+    else:
+        for line in _lines(report):
+            click.echo(line)
+    for failure in report.failures:
+        click.echo(failure, err=True)
+    if report.failures:
+        sys.exit(1)
 
 
 def _duration(text: str | None) -> float | None:

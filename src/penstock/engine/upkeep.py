@@ -41,21 +41,26 @@ class TableUpkeep:
         try:
             report = self._keeper.step()
         except Exception as error:
-            self._failures += 1
-            message = f"{type(error).__name__}: {error}"
-            _log.warning("upkeep of sink %s failed, the query goes on: %s", self._sink, message)
-            self._record(UpkeepFailed(at=utc_now(), sink=SinkName(self._sink), attempt=self._failures, message=message))
-            return min(PAUSE_S_MAX, max(1.0, self._keeper.every_s) * 2**self._failures)
-        self._failures = 0
+            report = UpkeepReport(failures=(f"{type(error).__name__}: {error}",))
         self._tell(report, self._clock() - start)
+        if report.failures:
+            return self._failed(report.failures)
+        self._failures = 0
         return 0.0 if report.more else self._keeper.every_s
 
     def stop(self) -> None:
         self._keeper.stop()
 
+    def _failed(self, failures: tuple[str, ...]) -> float:
+        self._failures += 1
+        message = "\n".join(failures)
+        _log.warning("upkeep of sink %s failed, the query goes on: %s", self._sink, message)
+        self._record(UpkeepFailed(at=utc_now(), sink=SinkName(self._sink), attempt=self._failures, message=message))
+        return min(PAUSE_S_MAX, max(1.0, self._keeper.every_s) * 2 ** min(self._failures, 12))
+
     def _tell(self, report: UpkeepReport, duration_s: float) -> None:
         said = (report.notes, report.held_by)
-        if not report.did_something and said == self._said:
+        if not report.did_something and (said == self._said or report.failures):
             return
         self._said = said
         self._record(

@@ -13,6 +13,7 @@ from penstock.protocol.manifest import Committable
 
 Duration = str | float | timedelta
 
+EVERY_S_MIN = 0.1
 ORPHAN_AGE_S_MIN = 3600.0
 """No running epoch or commit is that old: a younger file may be about to be committed by somebody."""
 
@@ -46,6 +47,8 @@ class Upkeep:
             value = getattr(self, option)
             if value is not None:
                 object.__setattr__(self, option, parse_duration(value, option))
+        if self.seconds("every") < EVERY_S_MIN:
+            raise _bad("every", self.every, f"at least {EVERY_S_MIN} s")
         for option, least in (("manifests", 2), ("small_files", 2), ("snapshots", 1), ("snapshots_max", 1)):
             value = getattr(self, option)
             if value is not None and (not isinstance(value, int) or value < least):
@@ -68,7 +71,7 @@ def _bad(option: str, value: object, wanted: str) -> ConfigError:
 
 @dataclass(frozen=True, slots=True)
 class UpkeepReport:
-    """What one look at a table led to. `notes` says what could not be done and why."""
+    """What one look at a table led to. `notes` says what is not done on this table and why, `failures` what failed."""
 
     manifests_merged: int = 0
     manifests_written: int = 0
@@ -81,6 +84,7 @@ class UpkeepReport:
     orphans_removed: int = 0
     held_by: str | None = None
     notes: tuple[str, ...] = ()
+    failures: tuple[str, ...] = ()
     more: bool = False
 
     @property
@@ -95,7 +99,7 @@ class UpkeepReport:
             mine, theirs = getattr(self, field.name), getattr(other, field.name)
             if field.name in {"held_by", "more"}:
                 merged[field.name] = mine or theirs
-            elif field.name == "notes":
+            elif field.name in {"notes", "failures"}:
                 merged[field.name] = tuple(dict.fromkeys((*mine, *theirs)))
             else:
                 merged[field.name] = mine + theirs
@@ -110,7 +114,8 @@ class Keeper(Protocol):
     def step(self) -> UpkeepReport:
         """Looks once and does what is due. `UpkeepReport.more` asks to be called again at once.
 
-        Raises: any exception; the table is then as good as before, and the next step goes on.
+        Raises: any exception when the table cannot be opened. What fails later is in the report; the table is then as
+        good as before, and the next step goes on.
         """
         ...
 

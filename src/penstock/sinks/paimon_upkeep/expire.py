@@ -23,15 +23,17 @@ class Ages:
     """Number, user and time of each snapshot; each is read once, as snapshots do not change."""
 
     def __init__(self) -> None:
-        self._known: dict[int, SnapshotAge] = {}
+        self._known: dict[tuple[int, int], SnapshotAge] = {}
 
     def read(self, table: KeptTable) -> list[SnapshotAge]:
-        ids = table.snapshot_ids()
-        self._known = {number: age for number, age in self._known.items() if number in set(ids)}
-        for number in ids:
-            if number not in self._known and (snapshot := table.snapshot(number)) is not None:
-                self._known[number] = SnapshotAge(number, str(snapshot.commit_user), int(snapshot.time_millis))
-        return [self._known[number] for number in sorted(self._known)]
+        known: dict[tuple[int, int], SnapshotAge] = {}
+        for file in sorted(table.snapshot_times().items()):
+            if file in self._known:
+                known[file] = self._known[file]
+            elif (snapshot := table.snapshot(file[0])) is not None:
+                known[file] = SnapshotAge(file[0], str(snapshot.commit_user), int(snapshot.time_millis))
+        self._known = known
+        return list(known.values())
 
 
 def plan_expiry(

@@ -75,8 +75,16 @@ class KeptTable:
 
     def snapshot_ids(self) -> list[int]:
         """Ascending."""
-        names = (_SNAPSHOT.fullmatch(path.name) for path in _files(self.root / "snapshot"))
-        return sorted(int(match[1]) for match in names if match)
+        return sorted(self.snapshot_times())
+
+    def snapshot_times(self) -> dict[int, int]:
+        """When each snapshot's file was made, by id: after a rollback an id has another file."""
+        times = {}
+        for path in _files(self.root / "snapshot"):
+            if (match := _SNAPSHOT.fullmatch(path.name)) is not None:
+                with suppress(FileNotFoundError):
+                    times[int(match[1])] = path.stat().st_mtime_ns
+        return times
 
     def manifests(self, snapshot: Snapshot) -> list[ManifestMeta]:
         """All manifests of a snapshot, in the order in which their entries count."""

@@ -53,14 +53,19 @@ class PaimonKeeper:
         self._stopping.set()
 
     def step(self) -> UpkeepReport:
-        """Compacts, merges, expires and removes orphans, as far as each is due.
+        """Compacts, merges, expires and removes orphans, as far as each is due; one that fails does not stop the rest.
 
-        Raises: any exception; the table is then as good as before.
+        Raises: `TableMismatch`, `TableRefused`, `StorageFailed` when the table cannot be opened or kept.
         """
         report = UpkeepReport()
         for action in (self._compact, self._merge, self._expire, self._remove_orphans):
-            if not self._stopping.is_set():
-                report = report.plus(action(KeptTable(self._warehouse, self._name)))
+            if self._stopping.is_set():
+                break
+            table = KeptTable(self._warehouse, self._name)
+            try:
+                report = report.plus(action(table))
+            except Exception as error:  # noqa: BLE001 - the table is as good as before, whatever it was
+                report = report.plus(UpkeepReport(failures=(f"{type(error).__name__}: {error}",)))
         return report
 
     def _now_ms(self) -> int:

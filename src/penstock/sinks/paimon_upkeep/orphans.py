@@ -49,7 +49,7 @@ def find_orphans(
     """
     waiting = {found for committable in pending() for found in _UUID.findall(committable.payload)}
     try:
-        named = _named(table)
+        named = named_files(table)
     except Exception as error:
         raise CorruptFile(
             f"what {table.root} needs cannot be read: {error}",
@@ -68,7 +68,7 @@ def find_orphans(
     return sorted(orphans, key=lambda orphan: orphan.path)
 
 
-def _named(table: KeptTable) -> set[str]:
+def named_files(table: KeptTable) -> set[str]:
     """The names of all files that snapshots, tags and branches refer to; a removed file counts, too."""
     numbers = table.snapshot_ids()
     snapshots = [snapshot for number in numbers if (snapshot := table.snapshot(number)) is not None]
