@@ -18,7 +18,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from benchmarks.verdict import Verdicts
-from penstock.engine.upkeep import TableUpkeep, UpkeepThread
+from penstock.engine.upkeep import TableUpkeep, Upkeeping
 from penstock.observe.events import Event
 from penstock.protocol.ids import CheckpointId, Generation
 from penstock.sinks.base import CommitPermit, Committable, WriterContext
@@ -64,12 +64,12 @@ def kept(sink: Paimon, policy: Upkeep | None) -> Iterator[list[Event]]:
     events: list[Event] = []
     sink = Paimon(sink.warehouse, sink.table, upkeep=policy or False)
     keeper = sink.open_keeper(USER, tuple)
-    thread = UpkeepThread([] if keeper is None else [TableUpkeep("words", keeper, events.append)])
-    thread.start()
+    upkeep = Upkeeping([] if keeper is None else [TableUpkeep("words", keeper, events.append)])
+    upkeep.start()
     try:
         yield events
     finally:
-        thread.finish()
+        upkeep.finish()
 
 
 def many_checkpoints(folder: Path, checkpoints: int, policy: Upkeep | None) -> Figures:

@@ -138,7 +138,7 @@ def _state_files(store: LocalStore) -> tuple[StateFile, ...]:
         )
         change = state.flush(_path("state", OPERATOR, number, 0))
         state.close()
-        report = StateReport(operator=OPERATOR, added=change.added, replaced=change.replaced)
+        report = StateReport(table=OPERATOR, added=change.added, replaced=change.replaced)
         files = advance_state(files, report, groups)
     return files
 
@@ -165,13 +165,15 @@ def _manifest(segment: Segment, state: tuple[StateFile, ...]) -> Manifest:
         parallelism={OPERATOR: 2},
         shape=PipelineShape(
             sources={"clicks": COLUMNS},
-            operators={OPERATOR: OperatorShape(kind="aggregate", stage=OPERATOR, output=results, state=STATE_COLUMNS)},
+            operators={
+                OPERATOR: OperatorShape(kind="aggregate", stage=OPERATOR, output=results, state={"": STATE_COLUMNS})
+            },
             edges={EDGE: EdgeShape(producer="clicks", consumer=OPERATOR, keys=("user",), columns=COLUMNS)},
             sinks=(SINK,),
         ),
         source=SourcePosition(batch_id=3, offsets_digest="0" * 32, query_id="5f0c6f1e-0000-4000-8000-000000000000"),
         edges={
-            EDGE: EdgeState(accepted=500 + segment.rows_left, consumed=500, segments=(segment,)),
+            EDGE: EdgeState(accepted=500 + segment.rows_left, consumed=490, dropped=10, segments=(segment,)),
         },
         state={OPERATOR: state},
         sinks={SINK: SinkState(committed=4, snapshot=2, pending=(pending,))},

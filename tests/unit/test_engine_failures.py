@@ -187,12 +187,12 @@ def test_two_drivers_that_start_on_an_empty_folder_commit_under_one_identity(
     raced: list[Query] = []
     original = Checkpoints.claim_generation
 
-    def claim(self: Checkpoints, driver: Driver) -> Generation:
+    def claim(self: Checkpoints, driver: Driver, above: int = 0) -> Generation:
         monkeypatch.setattr(Checkpoints, "claim_generation", original)
         rival = InlineRun(batches_of(200, 3), clock).start(keyed_slow(clock, table, 0), checkpoint=tmp_path)
         rival.await_termination(30)
         raced.append(rival)
-        return original(self, driver)
+        return original(self, driver, above)
 
     monkeypatch.setattr(Checkpoints, "claim_generation", claim)
     run = InlineRun(batches_of(200, 5), clock, accepted=[0, 1, 2])
@@ -251,6 +251,22 @@ def test_files_of_an_epoch_that_failed_are_removed_from_the_table(
     run.prepare = lambda _: None
     run.start(keyed_slow(clock, table, 0), checkpoint=tmp_path).await_termination(30)
     assert_exact(table, 600)
+
+
+def test_files_of_an_epoch_that_failed_are_removed_from_the_checkpoint(
+    tmp_path: Path, clock: FakeClock, table: str
+) -> None:
+    """B13: a subtask that did its part leaves nothing behind when another one failed."""
+
+    def prepare(cluster: InlineCluster) -> None:
+        cluster.rewrite = lambda reports: reports[:-1]
+
+    run = InlineRun(batches_of(500, 1), clock, prepare=prepare)
+    query = run.start(keyed_slow(clock, table), checkpoint=tmp_path, epoch="50 ms")
+    with pytest.raises(LostReport):
+        query.await_termination(30)
+    left = [path.name for path in tmp_path.rglob("*.arrow")]
+    assert all("-s3-" in name for name in left), "the lost report's subtask alone may leave files"
 
 
 def test_results_that_lost_their_key_can_still_be_united(tmp_path: Path, clock: FakeClock, table: str) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pytest
 
-from penstock.engine.upkeep import PAUSE_S_MAX, TableUpkeep, UpkeepThread
+from penstock.engine.upkeep import PAUSE_S_MAX, TableUpkeep, Upkeeping
 from penstock.observe.events import Committed, Event, TableKept, UpkeepFailed
 from penstock.sinks.paimon import Paimon
 from penstock.sinks.paimon_read import listed_files, read_table
@@ -86,17 +86,18 @@ def test_what_was_done_before_a_failure_is_told_as_well() -> None:
 
 def test_the_thread_ends_when_it_is_told_to() -> None:
     script = Script([OSError("disk full")], every_s=3600.0)
-    thread = UpkeepThread([TableUpkeep("words", script, lambda _: None)])
-    thread.start()
+    upkeep = Upkeeping([TableUpkeep("words", script, lambda _: None)])
+    upkeep.start()
     assert script.called.wait(10)
-    thread.finish()
+    upkeep.finish()
     assert script.stopped
 
 
-def test_a_thread_without_tables_does_nothing() -> None:
-    thread = UpkeepThread([])
-    thread.start()
-    thread.finish()
+def test_no_step_is_made_after_the_end() -> None:
+    table, events = upkeep_of(DID)
+    table.stop()
+    assert table.step() is None
+    assert events == []
 
 
 SCHEMA = pa.schema([("id", pa.int64())])

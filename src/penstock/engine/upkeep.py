@@ -1,4 +1,4 @@
-"""Runs the upkeep of a query's tables in one background thread, off the epochs' and commits' critical path.
+"""Runs the upkeep of a query's tables in the background, off the epochs' and commits' critical path.
 
 A failure is an event and a warning, never the end of the query: the next try comes later and later.
 """
@@ -6,10 +6,10 @@ A failure is an event and a warning, never the end of the query: the next try co
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Sequence
 
+from penstock.engine.background import AT_ONCE, Background, Pause, Spawn, StepThread
 from penstock.engine.history import utc_now
 from penstock.observe.events import Event, TableKept, UpkeepFailed
 from penstock.protocol.ids import SinkName
@@ -29,14 +29,32 @@ class TableUpkeep:
         sink: str,
         keeper: Keeper,
         record: Callable[[Event], None],
+        *,
+        spawn: Spawn = StepThread,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._sink, self._keeper, self._record, self._clock = sink, keeper, record, clock
         self._failures = 0
         self._said: tuple[object, ...] = ((), None)
+        self._ending = False
+        self._background: Background = spawn(f"penstock-upkeep-{sink}", self.step, self._die)
 
-    def step(self) -> float:
-        """Lets the keeper look once; how many seconds to wait before the next look."""
+    def start(self) -> None:
+        self._background.start()
+
+    def stop(self) -> None:
+        """Ends a running step soon; `join` waits for it."""
+        self._ending = True
+        self._keeper.stop()
+        self._background.wake()
+
+    def join(self) -> None:
+        self._background.join()
+
+    def step(self) -> Pause:
+        """Lets the keeper look once."""
+        if self._ending:
+            return None
         start = self._clock()
         try:
             report = self._keeper.step()
@@ -46,10 +64,7 @@ class TableUpkeep:
         if report.failures:
             return self._failed(report.failures)
         self._failures = 0
-        return 0.0 if report.more else self._keeper.every_s
-
-    def stop(self) -> None:
-        self._keeper.stop()
+        return AT_ONCE if report.more else self._keeper.every_s
 
     def _failed(self, failures: tuple[str, ...]) -> float:
         self._failures += 1
@@ -57,6 +72,9 @@ class TableUpkeep:
         _log.warning("upkeep of sink %s failed, the query goes on: %s", self._sink, message)
         self._record(UpkeepFailed(at=utc_now(), sink=SinkName(self._sink), attempt=self._failures, message=message))
         return min(PAUSE_S_MAX, max(1.0, self._keeper.every_s) * 2 ** min(self._failures, 12))
+
+    def _die(self, error: BaseException) -> None:
+        _log.warning("upkeep of sink %s ended, the query goes on: %s", self._sink, error)
 
     def _tell(self, report: UpkeepReport, duration_s: float) -> None:
         said = (report.notes, report.held_by)
@@ -80,30 +98,18 @@ class TableUpkeep:
         )
 
 
-class UpkeepThread:
-    """Calls each table's `step` when it is due."""
+class Upkeeping:
+    """The upkeep of all tables of a query."""
 
-    def __init__(self, tables: Sequence[TableUpkeep], clock: Callable[[], float] = time.monotonic) -> None:
-        self._tables, self._clock = tuple(tables), clock
-        self._ending = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="penstock-upkeep", daemon=True)
+    def __init__(self, tables: Sequence[TableUpkeep]) -> None:
+        self._tables = tuple(tables)
 
     def start(self) -> None:
-        if self._tables:
-            self._thread.start()
+        for table in self._tables:
+            table.start()
 
     def finish(self) -> None:
-        """Ends a running step soon, then the thread."""
-        self._ending.set()
         for table in self._tables:
             table.stop()
-        if self._thread.is_alive():
-            self._thread.join()
-
-    def _run(self) -> None:
-        due = dict.fromkeys(self._tables, self._clock())
-        while True:
-            table = min(due, key=lambda each: due[each])
-            if self._ending.wait(max(0.0, due[table] - self._clock())):
-                return
-            due[table] = table.step() + self._clock()
+        for table in self._tables:
+            table.join()
