@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
 
+import fastavro
+import pyarrow as pa
+from pypaimon import CatalogFactory, Schema
 from pypaimon.manifest.manifest_file_manager import ManifestFileManager
 from pypaimon.manifest.manifest_list_manager import ManifestListManager
 from pypaimon.manifest.schema.data_file_meta import DataFileMeta
@@ -14,6 +20,7 @@ from pypaimon.snapshot.snapshot import BATCH_COMMIT_IDENTIFIER, Snapshot
 from pypaimon.tag.tag import Tag
 
 from penstock.sinks.paimon_upkeep.files import UPKEEP_USER, KeptTable
+from penstock.sinks.paimon_upkeep.merge import merge
 from penstock.sinks.paimon_upkeep.rewrite import COMPACTED
 from tests.sinks.second_reader import snapshot_json
 from tests.sinks.tables import rows as rows_of
@@ -85,3 +92,43 @@ def test_a_committable_holds_the_names_of_its_files_as_plain_bytes(story: Story)
     table = KeptTable(story.sink.warehouse, story.sink.table)
     (path,) = table.root.rglob("*.parquet")
     assert path.name.encode() in committable.payload
+
+
+def test_merging_keeps_every_entry_of_a_keyed_table_as_it_was(tmp_path: Path) -> None:
+    """Keys, statistics, times and partitions go through pypaimon's objects and come out the same."""
+    utc = datetime(2026, 1, 1, 1, 1, 1, 123457, tzinfo=UTC)
+    moment = utc.replace(tzinfo=None)
+    columns = {
+        "id": pa.array([1, -2], pa.int64()),
+        "word": pa.array(["a" * 20, "é"]),
+        "price": pa.array([Decimal("123456789012345678.1234"), Decimal("-1.5")], pa.decimal128(30, 4)),
+        "at": pa.array([moment, moment], pa.timestamp("us")),
+        "day": pa.array([date(1969, 1, 1)] * 2),
+        "part": pa.array([moment, moment], pa.timestamp("us")),
+        "value": pa.array([0.5, None]),
+    }
+    keys = [name for name in columns if name != "value"]
+    fields = [pa.field(name, array.type, nullable=name == "value") for name, array in columns.items()]
+    catalog = CatalogFactory.create({"warehouse": str(tmp_path)})
+    catalog.create_database("shop", ignore_if_exists=True)
+    schema = Schema.from_pyarrow_schema(
+        pa.schema(fields), primary_keys=keys, partition_keys=["part"], options={"bucket": "1"}
+    )
+    catalog.create_table("shop.keyed", schema, ignore_if_exists=False)
+    builder = catalog.get_table("shop.keyed").new_batch_write_builder()
+    for _ in range(3):
+        writer, committer = builder.new_write(), builder.new_commit()
+        writer.write_arrow(pa.table(list(columns.values()), schema=pa.schema(fields)))
+        committer.commit(writer.prepare_commit())
+    table = KeptTable(str(tmp_path), "shop.keyed")
+    before = raw_entries(table)
+    assert merge(table, table.manifests(table.latest()), lambda: 0).manifests_written == 1
+    assert raw_entries(table) == before
+
+
+def raw_entries(table: KeptTable) -> list[object]:
+    entries: list[object] = []
+    for meta in table.manifests(table.latest()):
+        with table.manifest_path(meta.file_name).open("rb") as file:
+            entries += fastavro.reader(file)
+    return entries
