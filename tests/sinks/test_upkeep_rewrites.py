@@ -15,7 +15,7 @@ from pypaimon import CatalogFactory, Schema
 from pypaimon.schema.data_types import AtomicType
 from pypaimon.schema.schema_change import SchemaChange
 
-from penstock.errors import TableRefused
+from penstock.errors import ConfigError, TableRefused
 from penstock.sinks.paimon import Paimon
 from penstock.sinks.paimon_read import listed_files, read_table
 from penstock.sinks.paimon_upkeep.files import KeptTable
@@ -262,6 +262,8 @@ def test_a_table_that_is_not_in_a_folder_is_refused(monkeypatch: pytest.MonkeyPa
 
 
 def test_upkeep_can_be_switched_off(story: Story) -> None:
+    with pytest.raises(ConfigError, match="upkeep='off'"):
+        replace(story.sink, upkeep="off")  # type: ignore[arg-type]
     assert replace(story.sink, upkeep=False).open_keeper("me", tuple) is None
     assert Paimon("s3://bucket/lake", "shop.words").open_keeper("me", tuple) is None
     assert replace(story.sink, upkeep=Upkeep(every="5 min")).open_keeper("me", tuple).every_s == 300.0  # type: ignore[union-attr]

@@ -57,6 +57,10 @@ class Paimon:
                 cause="a table is named by its database and its own name",
                 next_step='write it as "database.table"; branches and system tables ("$") cannot be written',
             )
+        if not isinstance(self.upkeep, bool | Upkeep):
+            raise ConfigError(
+                f"upkeep={self.upkeep!r}", cause="upkeep takes True, False or a pen.Upkeep(...)", next_step="change it"
+            )
         # Spark's workers run in another folder, so a relative path would mean another warehouse there.
         object.__setattr__(self, "warehouse", as_local(self.warehouse) or self.warehouse)
         object.__setattr__(self, "partition_by", _names(self.partition_by))
