@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 
+import pyarrow as pa
+import pytest
 from click.testing import CliRunner
 
 from penstock.cli.main import main
+from penstock.engine.query import Query
+from penstock.errors import Fenced
+from penstock.sinks.paimon import Paimon
+from penstock.sinks.paimon_commit import PaimonCommitter
+from penstock.sinks.paimon_read import read_table
+from penstock.testing.inline import InlineRun, stream_of
 from tests.sinks.second_reader import snapshots_of
 from tests.sinks.tables import every_file
 from tests.sinks.upkeep_tables import Story, story
@@ -58,6 +67,38 @@ def test_orphans_go_only_when_they_are_old(story: Story) -> None:
     code, text = run(story, "--orphans-older-than", "1 d")
     assert code == 0, text
     assert not orphan.exists()
+
+
+def test_files_that_wait_in_a_stopped_query_stay_if_its_checkpoint_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C4: the query ended before its commit. Days later it starts again and commits these very files."""
+    sink = Paimon(str(tmp_path / "lake"), "shop.words")
+    schema = pa.schema([("id", pa.int64())])
+    run = InlineRun([{"source": pa.table({"id": [1, 2]}, schema=schema)}], clock=lambda: 0.0)
+
+    def start() -> Query:
+        output = stream_of(schema).write(sink)
+        return run.start(output, checkpoint=str(tmp_path / "checkpoint"), parallelism=1, trigger="available_now")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PaimonCommitter, "commit", _replaced)
+        with pytest.raises(Fenced):
+            start().await_termination(60)
+    (waiting,) = tmp_path.rglob("data-*.parquet")
+    os.utime(waiting, (0, 0))
+    command = ["upkeep", sink.warehouse, sink.table, "--orphans-older-than", "1 d"]
+    would = CliRunner().invoke(main, [*command, "--dry-run", "--json"])
+    assert json.loads(would.output)["orphans_removed"] == 1
+    result = CliRunner().invoke(main, [*command, "--checkpoint", str(tmp_path / "checkpoint")])
+    assert result.exit_code == 0, result.output
+    assert waiting.exists()
+    assert start().await_termination(60)
+    assert sorted(read_table(sink.warehouse, sink.table)["id"].to_pylist()) == [1, 2]
+
+
+def _replaced(*_: object, **__: object) -> None:
+    raise Fenced("another driver took over")
 
 
 def test_a_misspelt_checkpoint_folder_removes_nothing(story: Story, tmp_path: object) -> None:
