@@ -84,6 +84,19 @@ def test_a_crash_between_any_two_changes_leaves_each_row_once(world: World, step
         story.assert_whole()
 
 
+def test_a_disk_that_refuses_any_one_change_leaves_no_new_files(world: World, steps: Steps) -> None:
+    """A full disk must not be filled further by every try."""
+    for number, name in enumerate(world.changes(EAGER)):
+        if name in {"unlink", "replace"}:  # these free space, or are only hints
+            continue
+        story = world.fresh()
+        steps.refuse_at(number)
+        assert "No space left" in "".join(story.keeper().step().failures), name
+        steps.off()
+        story.assert_whole()
+        assert remove_orphans(story) == 0, name
+
+
 def test_a_commit_between_any_two_changes_arrives_once(world: World, steps: Steps) -> None:
     """C4, C10: commits and upkeep publish snapshots of the same number; each finds its place."""
     for number in range(len(world.changes(EAGER))):
@@ -133,12 +146,13 @@ def test_random_commits_crashes_and_upkeep_end_with_each_row_once(seed: int, wor
     story.assert_whole()
 
 
-def remove_orphans(story: Story) -> None:
+def remove_orphans(story: Story) -> int:
     """Lets two hours pass and removes what nobody names; afterwards nothing of that kind is there."""
     policy = Upkeep(manifests=None, small_files=None, expire=False, orphans_after="1 h")
     later = time.time() + 7200
-    story.keeper(policy, clock=lambda: later).step()
+    removed = story.keeper(policy, clock=lambda: later).step().orphans_removed
     before = every_file(story.sink)
     assert story.keeper(policy, clock=lambda: later).step().orphans_removed == 0
     assert every_file(story.sink) == before
     assert not list((root_of(story.sink) / "snapshot").glob(".*.tmp"))
+    return removed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -143,6 +144,13 @@ class Steps:
         def before(count: int, _name: str) -> None:
             if count == number:
                 act()
+
+        self.before, self.names = before, []
+
+    def refuse_at(self, number: int) -> None:
+        def before(count: int, _name: str) -> None:
+            if count == number:
+                raise OSError(errno.ENOSPC, "No space left on device")
 
         self.before, self.names = before, []
 

@@ -83,7 +83,7 @@ def compact(
         for number, planned_one in enumerate(planned):
             if number and sum(done.bytes for done in work.done) + planned_one.bytes > BYTES_PER_STEP:
                 break
-            work.add(replace(planned_one, output=rewrite(table, planned_one.inputs, stopping)))
+            work.done.append(replace(planned_one, output=rewrite(table, planned_one.inputs, stopping)))
     except Stopped:
         pass  # what is done so far is good
     except BaseException:
@@ -100,21 +100,14 @@ class _Work:
         self._manifests: list[ManifestMeta] | None = None
         self.done: list[Rewrite] = []
 
-    def add(self, done: Rewrite) -> None:
-        self.done.append(done)
-
     def drop(self, rewrites: list[Rewrite]) -> None:
         self.done = [done for done in self.done if done not in rewrites]
         self._table.remove(path for done in rewrites for path in self._paths(done))
-        self._table.remove(self._table.manifest_path(meta.file_name) for meta in self._manifests or ())
+        self._table.remove_manifests(self._manifests or ())
         self._manifests = None
 
     def publish(self, now_ms: Callable[[], int], *, more: bool) -> UpkeepReport:
-        self._table.make_durable(path for done in self.done for path in self._paths(done))
-        if self.done:
-            self._write_manifests()
-        if publish(self._table, self._content_on, now_ms) is None:
-            self.drop(self.done)
+        if publish(self._table, self._content_on, now_ms, lambda: self.drop(self.done)) is None:
             return UpkeepReport()
         return UpkeepReport(
             files_compacted=sum(len(done.inputs) for done in self.done),
@@ -140,7 +133,6 @@ class _Work:
     def _write_manifests(self) -> None:
         removed = [replace(entry, kind=DELETE) for done in self.done for entry in done.inputs]
         self._manifests = self._table.write_manifests(removed + [done.output for done in self.done])
-        self._table.make_durable(self._table.manifest_path(meta.file_name) for meta in self._manifests)
 
     def _paths(self, done: Rewrite) -> list[Path]:
         return self._table.data_paths(done.output)

@@ -169,9 +169,18 @@ class KeptTable:
     # -- changing ------------------------------------------------------------------------------------------------
 
     def write_manifests(self, entries: list[Entry]) -> list[ManifestMeta]:
-        """New manifests with these entries, in this order."""
+        """New manifests with these entries, in this order, durable."""
         metas = self._manifests.rolling_write(entries, self.manifest_target_bytes(), f"manifest-{uuid.uuid4()}")
+        try:
+            self.make_durable(self.manifest_path(meta.file_name) for meta in metas)
+        except Exception:
+            self.remove_manifests(metas)
+            raise
         return list(metas)
+
+    def remove_manifests(self, metas: Iterable[ManifestMeta]) -> None:
+        """Removes manifests that no snapshot names."""
+        self.remove(self.manifest_path(meta.file_name) for meta in metas)
 
     def prepare_snapshot(
         self, latest: Snapshot, base: list[ManifestMeta], delta: list[ManifestMeta], now_ms: int
@@ -216,6 +225,11 @@ class KeptTable:
             with suppress(OSError):
                 local.replace(self.root / "snapshot" / "LATEST", str(snapshot.id))
         return published
+
+    def holds(self, snapshot: Snapshot) -> bool:
+        """Whether this very snapshot is visible."""
+        there = self.snapshot(snapshot.id)
+        return there is not None and there.uuid == snapshot.uuid
 
     def set_earliest(self, number: int) -> None:
         """Tells readers where to begin to look, before older snapshots go."""

@@ -28,8 +28,6 @@ def merge(table: KeptTable, chosen: list[ManifestMeta], now_ms: Callable[[], int
         return UpkeepReport()
     entries = cancel([entry for meta in chosen for entry in table.entries(meta, with_stats=True)])
     merged = table.write_manifests(entries)
-    paths = tuple(table.manifest_path(meta.file_name) for meta in merged)
-    table.make_durable(paths)
     names = [meta.file_name for meta in chosen]
 
     def content_on(latest: Snapshot) -> Content | None:
@@ -39,8 +37,7 @@ def merge(table: KeptTable, chosen: list[ManifestMeta], now_ms: Callable[[], int
             return None  # somebody else merged them
         return Content([*there[:start], *merged, *there[start + len(names) :]])
 
-    if publish(table, content_on, now_ms) is None:
-        table.remove(paths)
+    if publish(table, content_on, now_ms, lambda: table.remove_manifests(merged)) is None:
         return UpkeepReport()
     return UpkeepReport(manifests_merged=len(chosen), manifests_written=len(merged))
 

@@ -20,20 +20,37 @@ class Content:
 
 
 def publish(
-    table: KeptTable, content_on: Callable[[Snapshot], Content | None], now_ms: Callable[[], int]
+    table: KeptTable,
+    content_on: Callable[[Snapshot], Content | None],
+    now_ms: Callable[[], int],
+    discard: Callable[[], None],
 ) -> Snapshot | None:
     """Publishes what `content_on` makes of the newest snapshot; None when it says no, or others are always faster.
 
-    None means that nothing was published, for certain. After an exception nobody knows: then no file may be removed.
+    `discard` is called if, for certain, nothing was published: it removes the files behind the content. When nobody
+    can tell, they stay.
     """
-    for _ in range(TRIES):
-        with local.publishing(str(table.table.table_path)):
-            latest = table.latest()
-            content = None if latest is None else content_on(latest)
-            if latest is None or content is None:
-                return None
-            snapshot = table.prepare_snapshot(latest, content.base, content.delta, now_ms())
-            if table.publish(snapshot):
-                return snapshot
-        table.remove(table.manifest_path(n) for n in (snapshot.base_manifest_list, snapshot.delta_manifest_list))
+    snapshot: Snapshot | None = None
+    try:
+        for _ in range(TRIES):
+            with local.publishing(str(table.table.table_path)):
+                latest = table.latest()
+                content = None if latest is None else content_on(latest)
+                if latest is None or content is None:
+                    break
+                snapshot = table.prepare_snapshot(latest, content.base, content.delta, now_ms())
+                if table.publish(snapshot):
+                    return snapshot
+            _remove_lists(table, snapshot)
+    except Exception:
+        if snapshot is None or not table.holds(snapshot):
+            discard()
+            if snapshot is not None:
+                _remove_lists(table, snapshot)
+        raise
+    discard()
     return None
+
+
+def _remove_lists(table: KeptTable, snapshot: Snapshot) -> None:
+    table.remove(table.manifest_path(name) for name in (snapshot.base_manifest_list, snapshot.delta_manifest_list))

@@ -50,6 +50,7 @@ def rewrite(table: KeptTable, inputs: list[Entry], stopping: Callable[[], bool])
                 cause="a data file was changed after it was committed",
                 next_step="compare the table with its source; the files were left as they are",
             )
+        table.make_durable([path])
     except BaseException:
         table.remove([path])
         raise
