@@ -32,6 +32,7 @@ from penstock.sinks.discard import Discard
 from penstock.sinks.listeners import CommitInfo, CommitListener
 from penstock.sinks.paimon import Paimon
 from penstock.sinks.partition_done import PartitionDone
+from penstock.sinks.upkeep import Upkeep
 
 if TYPE_CHECKING:
     from penstock.engine.query import Query
@@ -53,6 +54,7 @@ __all__ = [
     "PenstockError",
     "Query",
     "Stream",
+    "Upkeep",
     "UserAggregate",
     "WindowedStream",
     "approx_count_distinct",

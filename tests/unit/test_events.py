@@ -21,6 +21,8 @@ from penstock.observe.events import (
     Rescaled,
     SavepointFailed,
     SavepointTaken,
+    TableKept,
+    UpkeepFailed,
     decode_events,
     encode_event,
 )
@@ -83,6 +85,20 @@ EVENTS: list[Event] = [
         at=AT, path="copies/1", checkpoint=CheckpointId(42), rows_in_flight=7, files=3, bytes=4_096, duration_s=0.2
     ),
     SavepointFailed(at=AT, path="copies/2", checkpoint=CheckpointId(42), error=ErrorReport("PEN-032", "x", "y", "z")),
+    TableKept(
+        at=AT,
+        sink=SHOP,
+        manifests_merged=31,
+        files_compacted=60,
+        files_written=1,
+        snapshots_expired=12,
+        orphans_removed=0,
+        bytes_removed=48_000,
+        held_by=None,
+        notes=[],
+        duration_s=0.3,
+    ),
+    UpkeepFailed(at=AT, sink=SHOP, attempt=1, message="OSError: disk full"),
     QueryStopped(at=AT, reason="failed", error=ErrorReport("PEN-030", "x", "y", "z", {"operator": "totals"})),
 ]
 HISTORY = b"".join(encode_event(event) for event in EVENTS)

@@ -12,6 +12,7 @@ import click
 import msgspec
 
 from penstock import __version__
+from penstock.cli.upkeep import upkeep
 from penstock.engine.checkpoints import Checkpoints
 from penstock.engine.history import read_commits
 from penstock.engine.origin import find_origin
@@ -105,6 +106,9 @@ def savepoint(folder: str, path: str, checkpoint: int | None, as_json: bool) -> 
         f"savepoint {made.path}: checkpoint {made.checkpoint}, {made.rows_in_flight:,} rows in flight, "
         f"{made.files} files, {human_bytes(made.bytes)}, {human_seconds(made.duration_s)}"
     )
+
+
+main.add_command(upkeep)
 
 
 def _summary(manifest: Manifest) -> dict[str, Any]:

@@ -339,6 +339,10 @@ class CommitCoordinator:
         for name, unwanted in committables.items():
             self._sinks[name].discard(unwanted)
 
+    def waiting(self, sink: str) -> tuple[Committable, ...]:
+        """Everything of one sink whose commit is not known to have arrived."""
+        return tuple(c for pending in self._sinks[sink].state.pending for c in pending.committables)
+
     def uncommitted(self) -> int:
         """Checkpoints that wait at the slowest sink."""
         return max((len(state.pending) for state in self.states().values()), default=0)

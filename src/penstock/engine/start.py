@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import PurePosixPath
 
 import penstock
@@ -25,6 +26,7 @@ from penstock.engine.history import History, Listener, commit_event, retry_event
 from penstock.engine.origin import bring
 from penstock.engine.query import Query
 from penstock.engine.settle import settle
+from penstock.engine.upkeep import TableUpkeep, Upkeeping
 from penstock.errors import ConfigError, Fenced, MissingFile, PenstockError, TablePositionMismatch
 from penstock.graph import Pipeline
 from penstock.observe.events import Event, InFlightDropped, QueryStarted
@@ -33,6 +35,7 @@ from penstock.protocol.manifest import Manifest
 from penstock.protocol.recover import takeover
 from penstock.protocol.scale import first_parallelism
 from penstock.sinks.base import Committer, Sink
+from penstock.sinks.upkeep import KeptSink
 from penstock.store import open_store
 from penstock.store.base import Store
 
@@ -91,7 +94,8 @@ def start_query(
     collector = Collector(
         checkpoints, generation, config.retain, query.on_collector_failure, surroundings.spawn, query.pinned_files
     )
-    query.begin(coordinator, collector, surroundings.spawn)
+    upkeep = _upkeep(pipeline, manifest, coordinator, history, surroundings)
+    query.begin(coordinator, collector, upkeep, surroundings.spawn)
     return query
 
 
@@ -227,6 +231,25 @@ def _take_over(
                 raise
         else:
             return manifest
+
+
+def _upkeep(
+    pipeline: Pipeline,
+    manifest: Manifest,
+    coordinator: CommitCoordinator,
+    history: History,
+    surroundings: Surroundings,
+) -> Upkeeping:
+    """One keeper per table that wants one."""
+    tables = []
+    for binding in pipeline.sinks():
+        if isinstance(binding.sink, KeptSink):
+            user = commit_user(manifest.identity, binding.name)
+            keeper = binding.sink.open_keeper(user, partial(coordinator.waiting, binding.name))
+            if keeper is not None:
+                spawn, clock = surroundings.spawn, surroundings.clock
+                tables.append(TableUpkeep(binding.name, keeper, history.record, spawn=spawn, clock=clock))
+    return Upkeeping(tables)
 
 
 def _coordinator(

@@ -156,6 +156,30 @@ class SavepointFailed(_Event, frozen=True, kw_only=True):
     error: ErrorReport
 
 
+class TableKept(_Event, frozen=True, kw_only=True):
+    """Upkeep changed a table, or has something to say about it. Rows are the same as before."""
+
+    sink: SinkName
+    manifests_merged: int
+    files_compacted: int
+    files_written: int
+    snapshots_expired: int
+    orphans_removed: int
+    bytes_removed: int
+    held_by: str | None
+    """Who keeps snapshots from expiring that are old enough: a commit user or a consumer."""
+    notes: list[str]
+    duration_s: float
+
+
+class UpkeepFailed(_Event, frozen=True, kw_only=True):
+    """Upkeep of a table failed and will be tried again; the query goes on."""
+
+    sink: SinkName
+    attempt: int
+    message: str
+
+
 class QueryStopped(_Event, frozen=True, kw_only=True):
     """The driver ended; `error` tells why if it did not mean to."""
 
@@ -173,6 +197,8 @@ Event: TypeAlias = (
     | InFlightDropped
     | SavepointTaken
     | SavepointFailed
+    | TableKept
+    | UpkeepFailed
     | QueryStopped
 )
 

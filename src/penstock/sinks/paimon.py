@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from penstock.sinks.base import Committable, Routing, WriterContext
 from penstock.sinks.listeners import CommitListener
 from penstock.sinks.paimon_local import as_local
 from penstock.sinks.partition_done import PartitionDone
+from penstock.sinks.upkeep import Keeper, Upkeep
 
 if TYPE_CHECKING:
     from penstock.sinks.paimon_commit import PaimonCommitter
@@ -39,6 +40,9 @@ class Paimon:
     the same, except `options`, which are for new tables only. `row_kind` names a column of the stream that says what
     to do with a row in a table with a primary key: '+I', '-U', '+U', '-D', or Debezium's 'c', 'r', 'u', 'd'.
 
+    `upkeep` merges manifests, compacts small files and expires snapshots in the background; see `Upkeep`. Only tables
+    in a local folder get it.
+
     >>> Paimon("/data/lake", "shop.clicks", partition_by=["day"]).description
     'Paimon table shop.clicks in /data/lake'
     """
@@ -56,6 +60,7 @@ class Paimon:
     options: Mapping[str, str] | None = field(default=None, hash=False)
     name: str | None = None
     partition_done: PartitionDone | None = None
+    upkeep: Upkeep | bool = True
     _sequence_shift: int = field(default=0, repr=False)
     _buckets_at_start: int | None = field(default=None, repr=False)
 
@@ -65,6 +70,10 @@ class Paimon:
                 f"{self.table!r} is not the name of a table",
                 cause="a table is named by its database and its own name",
                 next_step='write it as "database.table"; branches and system tables ("$") cannot be written',
+            )
+        if not isinstance(self.upkeep, bool | Upkeep):
+            raise ConfigError(
+                f"upkeep={self.upkeep!r}", cause="upkeep takes True, False or a pen.Upkeep(...)", next_step="change it"
             )
         # Spark's workers run in another folder, so a relative path would mean another warehouse there.
         object.__setattr__(self, "warehouse", as_local(self.warehouse) or self.warehouse)
@@ -186,6 +195,15 @@ class Paimon:
         from penstock.sinks.paimon_done import PartitionMarker
 
         return (PartitionMarker(self.warehouse, self.table, self.partition_done),)
+
+    def open_keeper(self, commit_user: str, pending: Callable[[], Iterable[Committable]]) -> Keeper | None:
+        """Looks after the table while the query runs; None when `upkeep` is off, or the table is not in a folder."""
+        if self.upkeep is False or as_local(self.warehouse) is None:
+            return None
+        from penstock.sinks.paimon_upkeep.keeper import PaimonKeeper
+
+        policy = Upkeep() if self.upkeep is True else self.upkeep
+        return PaimonKeeper(self.warehouse, self.table, policy, own_user=commit_user, pending=pending)
 
 
 def _names(given: str | Sequence[str]) -> tuple[str, ...]:

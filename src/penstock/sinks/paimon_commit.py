@@ -92,7 +92,8 @@ class PaimonCommitter:
             return self._held()
         messages = [self._decode(committable) for committable in committables]
         try:
-            self._files.commit(messages, permit.checkpoint, dict(properties))
+            with local.publishing(str(self._table.table_path)):
+                self._files.commit(messages, permit.checkpoint, dict(properties))
         except _Halt as halt:
             if halt.error is not None:
                 raise halt.error from None

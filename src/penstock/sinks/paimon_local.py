@@ -7,6 +7,7 @@ commit at once. Here a file counts only after `fsync`, and a snapshot appears by
 from __future__ import annotations
 
 import os
+import threading
 import uuid
 from collections.abc import Iterable
 from contextlib import suppress
@@ -80,6 +81,15 @@ def link(hidden: Path, path: Path) -> bool:
             return False
     sync(path.parent)
     return True
+
+
+_locks: dict[str, threading.RLock] = {}
+
+
+def publishing(table: str) -> threading.RLock:
+    """Held by whoever makes a snapshot of this table, so that threads of one process do not waste their work on each
+    other. Nothing but speed depends on it: `link` decides between processes."""
+    return _locks.setdefault(table, threading.RLock())
 
 
 def replace(path: Path, content: str) -> None:

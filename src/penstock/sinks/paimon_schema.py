@@ -69,6 +69,14 @@ def stored_type(kind: pa.DataType) -> pa.DataType:
     raise _Unsupported(kind)
 
 
+def is_storable(kind: pa.DataType) -> bool:
+    """Whether values of this type read back as they were written."""
+    try:
+        return stored_type(kind).equals(kind)
+    except _Unsupported:
+        return False
+
+
 def _stored_field(field: pa.Field, name: str | None = None) -> pa.Field:
     return pa.field(name or field.name, stored_type(field.type), nullable=field.nullable)
 
