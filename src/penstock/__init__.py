@@ -27,12 +27,13 @@ from penstock.operators.declare import broadcast_map, list_state, map_state, val
 from penstock.operators.process import KeyedProcess
 from penstock.operators.user_aggregate import UserAggregate
 from penstock.operators.windows import session_window, sliding, tumbling
-from penstock.pipeline import BroadcastStream, KeyedStream, Output, Stream, WindowedStream, read, start
+from penstock.pipeline import BroadcastStream, KeyedStream, Output, Stream, WindowedStream, start
 from penstock.sinks.discard import Discard
 from penstock.sinks.listeners import CommitInfo, CommitListener
 from penstock.sinks.paimon import Paimon
 from penstock.sinks.partition_done import PartitionDone
 from penstock.sinks.upkeep import Upkeep
+from penstock.sources import read
 
 if TYPE_CHECKING:
     from penstock.engine.query import Query

@@ -25,11 +25,12 @@ from penstock.engine.history import Listener
 from penstock.engine.query import Query
 from penstock.engine.start import Surroundings, start_query
 from penstock.graph import Edge
-from penstock.pipeline import Output, Stream, source_node
+from penstock.pipeline import Output, Stream
 from penstock.protocol.ids import BatchId
 from penstock.protocol.keygroups import groups_of
 from penstock.protocol.plan import StagePlan
 from penstock.protocol.report import SubtaskReport
+from penstock.sources import source_node
 from penstock.store import open_store
 from penstock.store.base import Store
 from penstock.task import Limits, run_subtask
