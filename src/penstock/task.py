@@ -245,9 +245,13 @@ class _Attempt:
         The first slice is taken however late it is: every epoch makes progress.
         """
         stopped = not self._advance(barrier)
-        while not stopped or self.gate.obliged():
+        while True:
+            # Time comes first: rows never meet an operator that still has to do what their watermark made due.
+            self.gate.look_ahead()
+            stopped = stopped or self._follow_time(barrier)
+            if stopped and not self.gate.obliged():
+                break
             taken = self.gate.take(lambda port: self._slicers[port].rows(barrier.left_s))
-            stopped = self._follow_time(barrier) or stopped
             if taken is None:
                 break
             records = as_records(taken, self._time)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -30,16 +30,20 @@ class Epoch:
 
 @dataclass
 class Windows:
-    """The state of an operator over epochs, and what it emitted."""
+    """The state of an operator over epochs, and what it emitted.
+
+    Each key group reads slices in order and has the watermark of the next one it will read, as the engine has it.
+    """
 
     spec: OperatorSpec
     keys: Sequence[str]
     outputs: list[Rows] = field(default_factory=list)
     late: Rows = field(default_factory=list)
     due: list[Due] = field(default_factory=list)
-    watermark: int = NO_WATERMARK
 
     def __post_init__(self) -> None:
+        self._slices: list[tuple[int, pa.RecordBatch]] = []
+        self._read = np.zeros(GROUPS, np.int64)
         self._checkpoints = {
             name: Checkpoint(MemoryStore(), schema, GROUPS) for name, schema in self.spec.state_tables.items()
         }
@@ -52,38 +56,46 @@ class Windows:
             checkpoint.close()
 
     def run(self, epoch: Epoch) -> None:
+        self._slices += epoch.slices
         self.due = []
+        emitted: list[Emitted] = []
         for subtask in range(epoch.parallelism):
             if epoch.crash:
-                self._run(subtask, epoch, keep=False)
-            self.due.append(self._run(subtask, epoch, keep=True))
-        self.watermark = max([self.watermark, *(mark for mark, _ in epoch.slices)])
+                self._run(subtask, epoch, [], keep=False)
+            self.due.append(self._run(subtask, epoch, emitted, keep=True))
+        self._collect(emitted)
 
-    def _run(self, subtask: int, epoch: Epoch, *, keep: bool) -> Due:
+    def _run(self, subtask: int, epoch: Epoch, emitted: list[Emitted], *, keep: bool) -> Due:
         groups = range_of(subtask, epoch.parallelism, GROUPS)
-        emitted: list[Emitted] = []
+        read = self._read[groups.lo : groups.hi].copy()
         with ExitStack() as opened:
             states = {
                 name: opened.enter_context(closing(checkpoint.open(subtask, epoch.parallelism)))
                 for name, checkpoint in self._checkpoints.items()
             }
             operator: Any = self.spec.build(OperatorContext(states, subtask, groups, GROUPS))
-            watermark = self.watermark
-            left = self._advance(operator, _time(groups, watermark), epoch.yields, emitted)
-            for mark, batch in epoch.slices:
-                if mark > watermark:
-                    watermark = mark
-                    left = self._advance(operator, _time(groups, watermark), left, emitted)
-                emitted += operator.process(_mine(batch, self.keys, groups, _time(groups, watermark)))
+            left = epoch.yields
+            while True:
+                time = self._time(groups, read)
+                left = self._advance(operator, time, left, emitted)
+                number = int(read.min())
+                if left <= 0 or number == len(self._slices):
+                    break
+                mine = np.flatnonzero(read == number) + groups.lo
+                emitted += operator.process(_rows_of(self._slices[number][1], self.keys, mine, time))
+                read[read == number] += 1
             emitted += operator.finish()
             due: Due = operator.next_due()
             if keep:
+                self._read[groups.lo : groups.hi] = read
                 for name, state in states.items():
                     change = state.flush(self._checkpoints[name].new_name)
                     self._checkpoints[name].accept(change, groups)
-        if keep:
-            self._collect(emitted)
         return due
+
+    def _time(self, groups: KeyGroupRange, read: np.ndarray) -> Time:
+        marks = np.array([NO_WATERMARK, *(mark for mark, _ in self._slices)], np.int64)
+        return Time(groups, marks[np.minimum(read + 1, len(self._slices))], 0, GROUPS)
 
     @staticmethod
     def _advance(operator: Any, time: Time, left: int, emitted: list[Emitted]) -> int:
@@ -91,7 +103,7 @@ class Windows:
             emitted.append(item)
             left -= 1
             if left <= 0:
-                return 1
+                break
         return left
 
     def _collect(self, emitted: Sequence[Emitted]) -> None:
@@ -111,17 +123,7 @@ class Windows:
         return [row for rows in self.outputs for row in rows]
 
 
-def _time(groups: KeyGroupRange, watermark: int) -> Time:
-    return Time(groups, np.full(len(groups), watermark, np.int64), 0, GROUPS)
-
-
-def _mine(batch: pa.RecordBatch, keys: Sequence[str], groups: KeyGroupRange, time: Time) -> Records:
+def _rows_of(batch: pa.RecordBatch, keys: Sequence[str], groups: np.ndarray, time: Time) -> Records:
     hashes = hashes_of(batch.select(list(keys)))
-    numbers = groups_of(hashes, GROUPS)
-    rows = np.flatnonzero((numbers >= groups.lo) & (numbers < groups.hi))
+    rows = np.flatnonzero(np.isin(groups_of(hashes, GROUPS), groups))
     return Records(batch.take(pa.array(rows)), hashes[rows], 0, time)
-
-
-def batches(rows: Rows, schema: pa.Schema, size: int) -> Iterator[pa.RecordBatch]:
-    for start in range(0, len(rows), size):
-        yield pa.RecordBatch.from_pylist(rows[start : start + size], schema=schema)

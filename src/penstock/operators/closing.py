@@ -192,6 +192,7 @@ class Closing:
         progress = self._progress
         for step in steps:
             progress.target[step.group] = step.target
+            progress.stepped[step.group] = True
             if step.stop < PLACES:
                 progress.place[step.group] = step.stop
                 continue

@@ -27,6 +27,7 @@ class Progress:
     """Arrays by key group: entries lie in the panes `first` to `last`, none if `last` is before `first`.
 
     Everything up to the watermark `done` is done; of what is due until `target`, places before `place` are done.
+    `stepped` says where any of these moved because something was due.
     """
 
     def __init__(self, groups: KeyGroupRange, state: KeyedState) -> None:
@@ -41,7 +42,8 @@ class Progress:
             mine = batch.column(0).to_numpy() - groups.lo
             for array, column in zip(self._arrays(), batch.columns[1:], strict=True):
                 array[mine] = column.to_numpy()
-        self._stored = [array.copy() for array in self._arrays()]
+        self._stored = (self.first.copy(), self.last.copy())
+        self.stepped = np.zeros(len(groups), np.bool_)
 
     def _arrays(self) -> tuple[Hashes, ...]:
         return (self.first, self.last, self.done, self.target, self.place)
@@ -74,14 +76,11 @@ class Progress:
         self.done[behind] = self.target[behind] = watermarks[behind]
 
     def store(self) -> None:
-        """Writes what changed."""
+        """Writes what changed; a `done` that merely follows the watermark is known anew in each epoch."""
         alive = self.alive
-        was_alive = self._stored[0] <= self._stored[1]
-        # How far a watermark came is known anew in each epoch; alone it is not worth a write.
-        matters = (0, 1, 3, 4) if self.halfway.any() else (0, 1)
-        changed = (alive != was_alive) | self.halfway
-        for position in matters:
-            changed |= alive & (self._arrays()[position] != self._stored[position])
+        changed = (alive != (self._stored[0] <= self._stored[1])) | (alive & self.stepped)
+        for array, stored in zip((self.first, self.last), self._stored, strict=True):
+            changed |= alive & (array != stored)
         rows = np.flatnonzero(changed)
         if len(rows):
             keys = pa.record_batch([pa.array((rows + self._groups.lo).astype(np.int32))], schema=PROGRESS_SCHEMA.keys)

@@ -23,6 +23,9 @@ from penstock.operators.windows import Micros, RegularWindow
 from penstock.protocol.keygroups import groups_of
 from penstock.state.keys import Flags, normalise_keys
 
+# Before every event time, and far enough from the smallest number to be reckoned with.
+_LONG_AGO = NO_WATERMARK // 2
+
 
 class RegularWindowOperator:
     """One subtask attempt's windows."""
@@ -37,6 +40,7 @@ class RegularWindowOperator:
         self._results = Results(spec, self._reducer)
         self._pending = Pending(self._reducer)
         self._updates = spec.emit == "on_update"
+        self._emits_changes = self._updates or spec.allowed_lateness > 0
         self._progress = Progress(context.groups, context.states[PROGRESS_STATE])
         self._closing = Closing(
             window,
@@ -48,6 +52,8 @@ class RegularWindowOperator:
             closes=not self._updates,
         )
         self._watermarks = np.full(len(context.groups), NO_WATERMARK, np.int64)
+        # By key group, when the first window with pending rows is over for good: its update must be out by then.
+        self._expiry = np.full(len(context.groups), NEVER, np.int64)
 
     def process(self, records: Records) -> Iterator[Emitted]:
         timely = split_late(records, self._spec.time_column, self._spec.time_shift, self._deadline)
@@ -61,7 +67,15 @@ class RegularWindowOperator:
             groups = groups_of(part.hashes, self._max_parallelism)
             self._progress.touch(groups, _panes_of(part), self._watermarks)
             self._pending.add(part)
+            if self._emits_changes:
+                self._expire(groups - self._first_group, _panes_of(part))
         return iter(() if timely.late is None else (Side(LATE, timely.late),))
+
+    def _expire(self, groups: Hashes, panes: Hashes) -> None:
+        over = np.maximum(self._watermarks[groups], _LONG_AGO) - self._spec.allowed_lateness
+        following = self._window.first_ending_after(over)
+        windows = np.maximum(self._window.first_window_of(panes), following)
+        np.minimum.at(self._expiry, groups, self._window.end_of(windows) + self._spec.allowed_lateness)
 
     def _deadline(self, times: Micros) -> Micros:
         last = self._window.last_window_of(self._window.panes_of(times))
@@ -73,8 +87,11 @@ class RegularWindowOperator:
 
     def advance(self, time: Time) -> Iterator[Emitted]:
         due = np.flatnonzero(self._closing.due() <= time.watermarks)
-        if len(due):
-            yield from self._flush()
+        if len(due) or (self._expiry <= time.watermarks).any():
+            changed = list(self._flush())
+            if changed:
+                # At once: the generator may end here, and the state knows no more what changed.
+                yield pa.concat_batches(changed)
         self._watermarks = time.watermarks
         for steps in self._closing.steps(due, time.watermarks):
             closed = self._closing.read(steps)
@@ -120,7 +137,8 @@ class RegularWindowOperator:
         part = self._reducer.behind(found.values, found.found, part)
         values = pa.RecordBatch.from_arrays(part.columns(), schema=self._schema.values)
         self._state.update(part.hashes, part.keys, values)
-        if self._updates or self._spec.allowed_lateness:
+        self._expiry.fill(NEVER)
+        if self._emits_changes:
             yield from self._changed(part)
 
     def _changed(self, part: Part) -> Iterator[pa.RecordBatch]:
