@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import backlog, barrier, floor, throughput
+from benchmarks import backlog, barrier, dedup, floor, join, throughput
 from benchmarks.session import make_session
 from benchmarks.verdict import Verdicts
 
@@ -14,6 +14,8 @@ BENCHMARKS = {
     "floor": floor.run,
     "aggregates": throughput.aggregates,
     "processes": throughput.processes,
+    "dedup": dedup.run,
+    "join": join.run,
 }
 
 

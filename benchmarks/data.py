@@ -45,4 +45,4 @@ def _table(random: np.random.Generator, rows: int, keys: int, hot_share: float) 
 
 
 def count_rows(folder: Path) -> int:
-    return sum(pq.read_metadata(path).num_rows for path in folder.glob("*.parquet"))
+    return sum(pq.read_metadata(path).num_rows for path in folder.rglob("*.parquet"))

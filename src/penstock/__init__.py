@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.errors import PenstockError
 from penstock.operators.aggregates import count, first, last, max, mean, min, sum  # noqa: A004
+from penstock.operators.batch_process import BatchProcess
 from penstock.operators.connect import ConnectProcess
 from penstock.operators.declare import broadcast_map, list_state, map_state, value
 from penstock.operators.process import KeyedProcess
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "BatchProcess",
     "BroadcastStream",
     "ConnectProcess",
     "Discard",

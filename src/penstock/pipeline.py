@@ -31,6 +31,7 @@ from penstock.errors import PipelineError
 from penstock.operators.aggregate import RunningAggregate
 from penstock.operators.aggregates import Aggregate
 from penstock.operators.base import OperatorSpec
+from penstock.operators.batch_process import BatchProcess, SliceProcess
 from penstock.operators.connect import ConnectProcess
 from penstock.operators.deduplicate import Deduplicate
 from penstock.operators.join import How
@@ -221,15 +222,19 @@ class KeyedStream:
         spec = RunningAggregate(name or "aggregate", schema_of(self.node), self.keys, aggregates)
         return self._then(spec, name)
 
-    def process(self, process: KeyedProcess | type[KeyedProcess], *, name: str | None = None) -> Stream:
-        """User code per key, with state.
+    def process(
+        self, process: KeyedProcess | BatchProcess | type[KeyedProcess | BatchProcess], *, name: str | None = None
+    ) -> Stream:
+        """User code per key, or over whole slices, with state.
 
         Raises: `PipelineError`.
         """
         from penstock.spark.schemas import arrow_type
 
-        spec = Process.declare(name or "process", schema_of(self.node), self.keys, process, resolve=arrow_type)
-        return self._then(spec, name)
+        kind: Any = SliceProcess if _is_batch(process) else Process
+        return self._then(
+            kind.declare(name or "process", schema_of(self.node), self.keys, process, resolve=arrow_type), name
+        )
 
     def deduplicate(
         self, *, within: Duration | None = None, columns: Sequence[str] = (), name: str | None = None
@@ -333,6 +338,10 @@ def start(
 
     config = Config.of(checkpoint, **options)
     return launch(compile_pipeline([output.node for output in outputs]), config, listeners)
+
+
+def _is_batch(process: object) -> bool:
+    return issubclass(process if isinstance(process, type) else type(process), BatchProcess)
 
 
 def _side_node(node: Node, output: str) -> SideNode:
