@@ -1,6 +1,6 @@
 """The commit coordinator: commits published checkpoints to their tables, off the epochs' critical path (C2).
 
-One thread per sink, so that sinks do not wait for each other. The thread decides nothing by itself:
+One background per sink, so that sinks do not wait for each other. It decides nothing by itself:
 `protocol.commit` says what to commit. An exception from a commit means *unknown outcome*: the table is asked before
 anything else happens.
 """
@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from penstock.engine.background import AT_ONCE, WHEN_WOKEN, Background, Pause, Spawn
 from penstock.errors import CommitFailed, Fenced, PenstockError, TablePositionMismatch
 from penstock.protocol.commit import (
     Agreed,
@@ -60,7 +60,10 @@ def agree(name: str, state: SinkState, committer: Committer) -> SinkState:
 
     Raises: `TablePositionMismatch` when table and checkpoint cannot both be right.
     """
-    table = committer.committed_up_to(state.snapshot)
+    return _agreed(name, state, committer.committed_up_to(state.snapshot))
+
+
+def _agreed(name: str, state: SinkState, table: CommitReceipt | None) -> SinkState:
     match reconcile(state, table):
         case Agreed(sink):
             return sink
@@ -83,7 +86,7 @@ def agree(name: str, state: SinkState, committer: Committer) -> SinkState:
 
 
 class SinkCommits:
-    """Commits of one sink, in order, in a thread of its own."""
+    """Commits of one sink, in order, in the background."""
 
     def __init__(
         self,
@@ -96,67 +99,89 @@ class SinkCommits:
         on_commit: Callable[[Commit], None],
         on_retry: Callable[[Retry], None],
         on_failure: Callable[[PenstockError], None],
+        spawn: Spawn,
+        clock: Callable[[], float],
     ) -> None:
         self._name, self._state, self._committer = name, state, committer
         self._generation, self._still_leader = generation, still_leader
         self._on_commit, self._on_retry, self._on_failure = on_commit, on_retry, on_failure
-        self._changed = threading.Condition()
+        self._clock = clock
+        self._lock = threading.Lock()
         self._ending = False
         self._failures = 0
+        self._ask_at: float | None = None
         self._discarded: tuple[Committable, ...] = ()
-        self._thread = threading.Thread(target=self._run, name=f"penstock-commit-{name}", daemon=True)
+        self._background: Background = spawn(f"penstock-commit-{name}", self.step, self._die)
 
     def start(self) -> None:
-        self._thread.start()
+        self._background.start()
 
     @property
     def state(self) -> SinkState:
-        with self._changed:
+        with self._lock:
             return self._state
 
     def published(self, checkpoint: CheckpointId, committables: tuple[Committable, ...]) -> None:
-        with self._changed:
+        with self._lock:
             self._state = with_pending(self._state, checkpoint, committables)
-            self._changed.notify_all()
+        self._background.wake()
 
     def discard(self, committables: tuple[Committable, ...]) -> None:
         """Has the files of committables removed that no checkpoint holds and none ever will (C5)."""
-        with self._changed:
+        with self._lock:
             self._discarded += committables
-            self._changed.notify_all()
+        self._background.wake()
 
     def finish(self) -> None:
-        """Commits what is pending, then ends the thread. A thread that failed has already ended."""
-        with self._changed:
+        """Commits what is pending, then ends. What failed has already ended."""
+        with self._lock:
             self._ending = True
-            self._changed.notify_all()
-        if self._thread.is_alive():
-            self._thread.join()
+        self._background.wake()
+        self._background.join()
         self._committer.close()
 
-    def _run(self) -> None:
+    def step(self) -> Pause:
+        """At most one try to commit, or one question to the table, or one removal."""
         try:
-            while (work := self._next()) is not None:
-                if isinstance(work, CommitBatch):
-                    self._commit(work)
-                else:
-                    self._remove(work)
+            return self._act()
         except PenstockError as error:
             self._on_failure(error)
-        except BaseException as error:  # a thread must not die in silence (B12)
+        except Exception as error:  # nothing dies in silence (B12)
             self._on_failure(_failed(self._name, error))
+        return None
+
+    def _die(self, error: BaseException) -> None:
+        self._on_failure(_failed(self._name, error))
+
+    def _act(self) -> Pause:
+        if self._ask_at is not None:
+            pause_s = self._ask_at - self._clock()
+            if pause_s > 0 and not self._ending:
+                return pause_s
+            self._ask_again()
+        match self._next():
+            case CommitBatch() as batch:
+                self._commit(batch)
+            case None:
+                return None if self._ending else WHEN_WOKEN
+            case discarded:
+                self._remove(discarded)
+        return AT_ONCE
 
     def _next(self) -> CommitBatch | tuple[Committable, ...] | None:
-        with self._changed:
-            while True:
-                if (batch := next_commit(self._state, self._generation)) is not None:
-                    return batch
-                if self._discarded:
-                    discarded, self._discarded = self._discarded, ()
-                    return discarded
-                if self._ending:
-                    return None
-                self._changed.wait()
+        with self._lock:
+            if (batch := next_commit(self._state, self._generation)) is not None:
+                return batch
+            discarded, self._discarded = self._discarded, ()
+            return discarded or None
+
+    def _ask_again(self) -> None:
+        """After a commit of unknown outcome: the table says what it holds."""
+        table = self._committer.committed_up_to(self.state.snapshot)
+        with self._lock:
+            # The state of now, not that of the question: checkpoints may have been published meanwhile.
+            self._state = _agreed(self._name, self._state, table)
+        self._ask_at = None
 
     def _remove(self, committables: tuple[Committable, ...]) -> None:
         try:
@@ -166,7 +191,7 @@ class SinkCommits:
 
     def _commit(self, batch: CommitBatch) -> None:
         """Commits a batch, or what the table turns out to miss of it; gives up after too many tries in a row."""
-        start = time.monotonic()
+        start = self._clock()
         try:
             receipt = self._committer.commit(
                 batch.permit,
@@ -180,20 +205,16 @@ class SinkCommits:
             self._recover(batch, error)
             return
         self._failures = 0
-        with self._changed:
+        with self._lock:
             self._state = acknowledged(self._state, receipt)
-        self._on_commit(Commit(self._name, batch, receipt, time.monotonic() - start))
+        self._on_commit(Commit(self._name, batch, receipt, self._clock() - start))
 
     def _recover(self, batch: CommitBatch, error: Exception) -> None:
         self._failures += 1
         if self._failures == TRIES:
             raise _failed(self._name, error) from error
         self._on_retry(Retry(self._name, batch, self._failures, str(error)))
-        with self._changed:
-            self._changed.wait_for(lambda: self._ending, FIRST_PAUSE_S * 2**self._failures)
-        agreed = agree(self._name, self.state, self._committer)
-        with self._changed:
-            self._state = agreed
+        self._ask_at = self._clock() + FIRST_PAUSE_S * 2**self._failures
 
 
 def _failed(sink: str, error: BaseException) -> PenstockError:

@@ -66,6 +66,7 @@ class EpochRunner:
     parallelism: dict[str, int]
     epoch_s: float | None
     now: Callable[[], str]
+    clock: Callable[[], float] = time.monotonic
     now_us: Callable[[], int] = lambda: time.time_ns() // 1000
     discard: Callable[[Mapping[str, tuple[Committable, ...]]], None] = field(default=lambda _: None)
     pace: Pace = field(default_factory=Pace)
@@ -75,7 +76,7 @@ class EpochRunner:
 
         Raises: `JobFailed`, or the `PenstockError` that a subtask met; nothing was published then.
         """
-        started = time.monotonic()
+        started = self.clock()
         now = max(self.manifest.now, self.now_us())
         draft = self._begun(now)
         reports: list[SubtaskReport] = []
@@ -93,11 +94,11 @@ class EpochRunner:
             self.discard(_committables(reports))
             self._remove_files(reports)
             raise
-        publishing = time.monotonic()
+        publishing = self.clock()
         manifest = self._next_manifest(draft, batch, now, sinks())
         manifest_bytes = self.checkpoints.publish(manifest)
         self.manifest = manifest
-        ended = time.monotonic()
+        ended = self.clock()
         self.pace.published(ended - publishing)
         return EpochResult(
             manifest, draft.committables, tuple(reports), batch, ended - started, ended - publishing, manifest_bytes
@@ -162,9 +163,9 @@ class EpochRunner:
         live = batch is not None and bool(stage.source_inputs)
         subtasks = self._subtasks(stage, draft, now, batch)
         budget_s = None
-        if self.epoch_s is not None:
+        if self.epoch_s is not None and not stage.unbounded:
             least_s = self.epoch_s * MIN_STAGE_SHARE * stages_left
-            left_s = max(least_s, self.epoch_s - (time.monotonic() - started))
+            left_s = max(least_s, self.epoch_s - (self.clock() - started))
             budget_s = self.pace.budget(
                 stage.name, subtasks, left_s, stages_left=stages_left, slots=self.cluster.slots, live=live
             )
@@ -186,9 +187,9 @@ class EpochRunner:
         )
 
     def _run_stage(self, stage: Stage, plan: StagePlan, batch: OfferedBatch | None) -> list[SubtaskReport]:
-        started = time.monotonic()
+        started = self.clock()
         reports = self.cluster.run(StageJob(stage, plan, batch))
-        self.pace.observe(stage.name, plan, time.monotonic() - started, self.cluster.slots, reports)
+        self.pace.observe(stage.name, plan, self.clock() - started, self.cluster.slots, reports)
         return reports
 
     def _accept(self, plan: StagePlan, reports: Sequence[SubtaskReport]) -> None:

@@ -153,4 +153,6 @@ class InlineRun:
 
         pipeline = compile_pipeline([output.node for output in outputs])
         surroundings = Surroundings(cluster, lambda _: InlineFeed(self.batches, self.accepted))
-        return start_query(pipeline, config, surroundings, listeners)
+        query = start_query(pipeline, config, surroundings, listeners)
+        query.end_with_program()
+        return query
