@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import backlog, barrier, commits, floor, recovery, throughput, windows
+from benchmarks import backlog, barrier, commits, dedup, floor, join, recovery, throughput, windows
 from benchmarks.session import make_session
 from benchmarks.verdict import Verdicts
 
@@ -18,6 +18,8 @@ BENCHMARKS = {
     "aggregates": throughput.aggregates,
     "processes": throughput.processes,
     "windows": windows.run,
+    "dedup": dedup.run,
+    "join": join.run,
 }
 
 

@@ -22,6 +22,7 @@ from penstock.operators.aggregates import (
     var_pop,
     variance,
 )
+from penstock.operators.batch_process import BatchProcess
 from penstock.operators.connect import ConnectProcess
 from penstock.operators.declare import broadcast_map, list_state, map_state, value
 from penstock.operators.process import KeyedProcess
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "BatchProcess",
     "BroadcastStream",
     "CommitInfo",
     "CommitListener",

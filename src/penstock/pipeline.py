@@ -31,6 +31,7 @@ from penstock.errors import PipelineError
 from penstock.operators.aggregate import RunningAggregate
 from penstock.operators.aggregate_base import Aggregate
 from penstock.operators.base import OperatorSpec
+from penstock.operators.batch_process import BatchProcess, SliceProcess
 from penstock.operators.connect import ConnectProcess
 from penstock.operators.deduplicate import Deduplicate
 from penstock.operators.join import How
@@ -212,15 +213,19 @@ class KeyedStream:
         spec = RunningTop(name or "top_n", schema_of(self.node), self.keys, by, n, ascending)
         return self.then(spec, name)
 
-    def process(self, process: KeyedProcess | type[KeyedProcess], *, name: str | None = None) -> Stream:
-        """User code per key, with state.
+    def process(
+        self, process: KeyedProcess | BatchProcess | type[KeyedProcess | BatchProcess], *, name: str | None = None
+    ) -> Stream:
+        """User code per key, or over whole slices, with state.
 
         Raises: `PipelineError`.
         """
         from penstock.spark.schemas import arrow_type
 
-        spec = Process.declare(name or "process", schema_of(self.node), self.keys, process, resolve=arrow_type)
-        return self.then(spec, name)
+        kind: Any = SliceProcess if _is_batch(process) else Process
+        return self.then(
+            kind.declare(name or "process", schema_of(self.node), self.keys, process, resolve=arrow_type), name
+        )
 
     def deduplicate(
         self, *, within: Duration | None = None, columns: Sequence[str] = (), name: str | None = None
@@ -371,6 +376,10 @@ def start(
 
     config = Config.of(checkpoint, **options)
     return launch(compile_pipeline([output.node for output in outputs]), config, listeners)
+
+
+def _is_batch(process: object) -> bool:
+    return issubclass(process if isinstance(process, type) else type(process), BatchProcess)
 
 
 def _side_node(node: Node, output: str) -> SideNode:

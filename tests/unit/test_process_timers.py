@@ -210,6 +210,28 @@ def test_lists_and_maps_are_ordinary_python_and_survive() -> None:
     assert [row["user"] for row in harness.state("basket")] == [2], "a key without anything has no state"
 
 
+def test_a_list_that_was_emitted_is_what_it_was_then() -> None:
+    """D3: also if the state it came from is changed behind it."""
+
+    class Flush(pen.KeyedProcess):
+        output = pa.schema([("items", pa.list_(pa.int64())), ("counts", pa.map_(pa.string(), pa.int64()))])
+        items = pen.list_state(pa.int64())
+        counts = pen.map_state(pa.string(), pa.int64())
+
+        def process(self, key, rows, state, out):
+            for row in rows:
+                state.items.append(row["n"])
+                state.counts[row["do"]] = row["n"]
+                out.emit(items=state.items, counts=state.counts)
+            state.items.clear()
+            state.counts.clear()
+
+    assert Harness(events().process(Flush)).feed([event(1, 0, "x", 1), event(1, 0, "y", 2)]) == [
+        {"items": [1], "counts": [("x", 1)]},
+        {"items": [1, 2], "counts": [("x", 1), ("y", 2)]},
+    ]
+
+
 def test_a_value_is_forgotten_after_its_time_to_live() -> None:
     """D3: counted from the last write, and dropped from files when they are merged."""
     harness = Harness(events().process(Basket, name="basket"), parallelism=1)

@@ -99,7 +99,7 @@ class StateLayout:
         views = [self.view() for _ in range(stored.num_rows)]
         for field in self._fields:
             put = self._put[field.name]
-            for view, item in zip(views, _loaded(self._alive(stored, field, now), field), strict=True):
+            for view, item in zip(views, _loaded(alive(stored, field, now), field), strict=True):
                 put(view, item)
         if self._mortal:
             for view in views:
@@ -109,40 +109,56 @@ class StateLayout:
     def changes(self, stored: pa.RecordBatch, views: Sequence[Any], now: int) -> Changes:
         """Raises: `Unfit`."""
         count = len(views)
-        columns, moments = [], []
-        changed, empty = np.zeros(count, np.bool_), np.ones(count, np.bool_)
-        immortal = np.zeros(count, np.bool_)
+        columns, written = [], []
+        changed = np.zeros(count, np.bool_)
         for field in self._fields:
             column = _stored(views, field)
-            differs = _differs(self._alive(stored, field, now), column)
-            there = ~column.is_null().to_numpy(zero_copy_only=False)
-            changed |= differs
-            empty &= ~there
+            touched = _differs(alive(stored, field, now), column)
+            if field.ttl_us is not None:
+                touched |= np.fromiter((field.name in getattr(view, _WRITTEN) for view in views), np.bool_, count)
+            changed |= touched
             columns.append(column)
-            if field.ttl_us is None:
-                immortal |= there
-            else:
-                written = np.fromiter((field.name in getattr(view, _WRITTEN) for view in views), np.bool_, count)
-                expires = np.where(differs | written, now + field.ttl_us, _moments(stored.column(field.expires)))
-                changed |= written & there
-                moments.append((expires, there))
-        columns += [pa.array(expires, mask=~there) for expires, there in moments]
-        if moments:
-            latest = np.maximum.reduce([np.where(there, expires, 0) for expires, there in moments])
-            columns.append(pa.array(latest, mask=immortal | empty))
-        return Changes(columns, changed, empty)
+            written.append(touched)
+        rows, empty = with_expiry(self._fields, stored, columns, written, now)
+        return Changes(rows, changed, empty)
 
     def first_misfit(self, view: Any) -> BadOutput | None:
         """The first piece of one key's state that does not fit."""
         return next((error for field in self._fields if (error := _misfit(getattr(view, field.name), field))), None)
 
-    @staticmethod
-    def _alive(stored: pa.RecordBatch, field: StateField, now: int) -> pa.Array:
-        column = stored.column(field.name)
+
+def alive(stored: pa.RecordBatch, field: StateField, now: int) -> pa.Array:
+    """A column of stored rows, null where it has expired."""
+    column = stored.column(field.name)
+    if field.ttl_us is None:
+        return column
+    expired = _moments(stored.column(field.expires)) <= now
+    return column.take(pa.array(np.arange(len(column)), mask=expired)) if expired.any() else column
+
+
+def with_expiry(
+    fields: Sequence[StateField],
+    stored: pa.RecordBatch,
+    columns: Sequence[pa.Array],
+    written: Sequence[Flags],
+    now: int,
+) -> tuple[list[pa.Array], Flags]:
+    """Columns of state with the hidden ones behind them, and which rows are empty; what was written lives anew."""
+    empty, immortal = np.ones(stored.num_rows, np.bool_), np.zeros(stored.num_rows, np.bool_)
+    latest = np.zeros(stored.num_rows, np.int64)
+    hidden = []
+    for field, column, anew in zip(fields, columns, written, strict=True):
+        there = ~column.is_null().to_numpy(zero_copy_only=False)
+        empty &= ~there
         if field.ttl_us is None:
-            return column
-        expired = _moments(stored.column(field.expires)) <= now
-        return column.take(pa.array(np.arange(len(column)), mask=expired)) if expired.any() else column
+            immortal |= there
+            continue
+        expires = np.where(anew, now + field.ttl_us, _moments(stored.column(field.expires)))
+        latest = np.maximum(latest, np.where(there, expires, 0))
+        hidden.append(pa.array(expires, mask=~there))
+    if hidden:
+        hidden.append(pa.array(latest, mask=immortal | empty))
+    return [*columns, *hidden], empty
 
 
 def state_schema(fields: Sequence[StateField]) -> pa.Schema:
