@@ -165,7 +165,7 @@ class EpochRunner:
         live = batch is not None and bool(stage.source_inputs)
         subtasks = self._subtasks(stage, draft, now, batch)
         budget_s = None
-        if self.epoch_s is not None:
+        if self.epoch_s is not None and not stage.unbounded:
             least_s = self.epoch_s * MIN_STAGE_SHARE * stages_left
             left_s = max(least_s, self.epoch_s - (self.clock() - started))
             budget_s = self.pace.budget(
