@@ -5,7 +5,7 @@ They leave by a side output, so they enter a checkpoint and a table exactly once
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
@@ -105,6 +105,30 @@ class Letters:
         rows, self._rows = self._rows, []
         columns = [pa.array([row[field.name] for row in rows], field.type) for field in LETTER_SCHEMA]
         return [Side(DEAD_LETTERS, pa.RecordBatch.from_arrays(columns, schema=LETTER_SCHEMA))]
+
+
+def letters_go_nowhere(operators: Sequence[str]) -> PipelineError:
+    return PipelineError(
+        f"dead letters of {', '.join(operators)} go nowhere",
+        cause='on_error="dead_letter" needs a table for the records that fail',
+        next_step="give start() a sink, dead_letters=pen.Paimon(…), or write stream.side('dead_letters') to one",
+    )
+
+
+def no_letters_for(table: str) -> PipelineError:
+    return PipelineError(
+        f"nothing writes dead letters to {table}",
+        cause='no operator has on_error="dead_letter", or all of them have their side output taken',
+        next_step='add on_error="dead_letter" to an operator, or leave dead_letters= away',
+    )
+
+
+def no_place_for_letters(table: str) -> PipelineError:
+    return PipelineError(
+        f"dead letters cannot go to {table}",
+        cause="it has buckets or a primary key, and several stages may write dead letters",
+        next_step="use an append table without buckets for them",
+    )
 
 
 def sample_of(letters: pa.RecordBatch) -> str:
