@@ -16,7 +16,6 @@ from contextlib import contextmanager
 import penstock as pen
 from tests.spark.matrix import Case, run_one
 
-
 ROWS = 240
 """Few, for many runs: what is looked for happens at barriers, restores and rescales."""
 
