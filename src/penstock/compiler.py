@@ -112,16 +112,12 @@ def _inherited(schema: pa.Schema, inputs: Sequence[Node]) -> str | None:
 
 def event_time_is_end(node: Node) -> bool:
     """Whether the event time is the end of a window, which is the first moment after it."""
-    match node:
-        case SourceNode():
-            return False
-        case OperatorNode():
-            if getattr(node.spec, "event_time_column", None) is not None:
-                return bool(getattr(node.spec, "event_time_is_end", False))
-            inputs = node.inputs
-        case SideNode():
-            inputs = node.operator.inputs
-    return any(event_time_is_end(part.node) for part in inputs if not part.broadcast)
+    if isinstance(node, SourceNode):
+        return False
+    operator = node.operator if isinstance(node, SideNode) else node
+    if operator is node and getattr(operator.spec, "event_time_column", None) is not None:
+        return bool(getattr(operator.spec, "event_time_is_end", False))
+    return any(event_time_is_end(part.node) for part in operator.inputs if not part.broadcast)
 
 
 def is_timed(node: Node) -> bool:

@@ -219,7 +219,7 @@ def quantiles(column: str, shares: Sequence[float]) -> Aggregate:
     return ColumnAggregate("quantiles", column, shares=tuple(map(float, shares)))
 
 
-def _at_least_one(function: str, limit: int) -> int:
+def _at_least_one(function: str, limit: object) -> int:
     if not isinstance(limit, int) or limit < 1:
         raise _refused_argument(function, f"limit={limit!r:.100}", "limit is a number of values, at least 1")
     return limit
