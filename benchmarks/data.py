@@ -68,4 +68,4 @@ def spark_schema(folder: Path) -> str:
 
 
 def count_rows(folder: Path) -> int:
-    return sum(pq.read_metadata(path).num_rows for path in folder.glob("*.parquet"))
+    return sum(pq.read_metadata(path).num_rows for path in folder.rglob("*.parquet"))

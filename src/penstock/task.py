@@ -19,7 +19,7 @@ import pyarrow as pa
 from penstock.channel.barrier import Barrier, Slicer
 from penstock.channel.gate import Channel, Gate, as_records
 from penstock.channel.hashing import hash_columns
-from penstock.channel.lanes import Dealer, DealingWriter
+from penstock.channel.lanes import Dealer, DealingWriter, spread_lanes
 from penstock.channel.live import LiveInputs, LiveRows, RowsWriter
 from penstock.channel.reader import PrefetchingReader
 from penstock.channel.segment import HASH_COLUMN, ExchangeWriter, SegmentWriter, edge_schema
@@ -28,6 +28,7 @@ from penstock.errors import PenstockError
 from penstock.graph import Edge, SinkBinding, Stage, Table, ToEdge, ToOperator, ToSink
 from penstock.operators.base import (
     NO_WATERMARK,
+    CountingOperator,
     Emitted,
     Operator,
     OperatorContext,
@@ -37,6 +38,7 @@ from penstock.operators.base import (
     Time,
     TimedOperator,
 )
+from penstock.protocol.attempts import attempt_path
 from penstock.protocol.garbage import file_path
 from penstock.protocol.ids import CheckpointId, Generation
 from penstock.protocol.keygroups import KeyGroupRange
@@ -195,12 +197,20 @@ class _Attempt:
 
     def _open_writer(self, binding: SinkBinding) -> Writer:
         """Opened before the first step, so that a slow start of a sink does not look like slow rows."""
+        announced = attempt_path(
+            binding.name,
+            checkpoint=self._plan.checkpoint,
+            generation=self._plan.generation,
+            subtask=self._mine.subtask,
+            attempt=self._attempt,
+        )
         context = WriterContext(
             checkpoint=CheckpointId(self._plan.checkpoint),
             generation=Generation(self._plan.generation),
             subtask=self._mine.subtask,
             parallelism=self._plan.parallelism,
             attempt=self._attempt,
+            announce=lambda file: self._store.append(announced, file.encode()),
         )
         writer = binding.sink.open_writer(context, binding.schema)
         self._undo.callback(writer.abort)
@@ -294,7 +304,10 @@ class _Attempt:
 
     def _with_hash(self, edge: Edge, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Rows of an unkeyed edge keep their producer's lane, or are dealt out."""
-        if edge.keys:
+        if edge.routing is not None:
+            # Consecutive lanes go to key groups far apart, so that few lanes keep all subtasks busy.
+            hashes = spread_lanes(self._plan.max_parallelism)[edge.routing.lanes(batch) % self._plan.max_parallelism]
+        elif edge.keys:
             hashes = hash_columns([batch.column(key) for key in edge.keys])
         elif edge.dealt:
             hashes = self._dealers[edge.name].deal(batch.num_rows)
@@ -367,6 +380,7 @@ class _Attempt:
             sinks=sinks,
             watermark=None if self._done_until == NO_WATERMARK else self._done_until,
             due=due,
+            counters=self._counters(),
             timing=Timing(
                 elapsed_s=elapsed_s(),
                 stepped_s=stepped.seconds,
@@ -382,6 +396,15 @@ class _Attempt:
         if node.spec.timed:
             due = cast("TimedOperator", self._operators[0]).next_due()
             yield DueReport(operator=node.spec.name, event_time=due.event_time, processing_time=due.processing_time)
+
+    def _counters(self) -> dict[str, int]:
+        return {
+            f"{node.spec.name}.{name}": count
+            for node, operator in zip(self._stage.nodes, self._operators, strict=True)
+            if isinstance(operator, CountingOperator)
+            for name, count in operator.counters().items()
+            if count
+        }
 
     def _row_cost_s(self, *, broadcast: bool) -> float | None:
         """Of the dearest input, if any."""

@@ -73,6 +73,8 @@ class PrefetchingReader:
         self._buffer = ReadBuffer()
         self._cursors: list[SpanCursor] = []
         self._chunks_taken = 0
+        # Without a budget there is nothing to read ahead.
+        self._start_thread_after = _BATCHES_WITHOUT_THREAD if prefetch_bytes > 0 else None
         self._read_all = False  # written by whoever runs `_read_spans`, read by the consumer before the thread starts
         self._ahead = ReadAhead(self._read_spans(), _bytes_held, prefetch_bytes)
 
@@ -82,7 +84,7 @@ class PrefetchingReader:
         Raises: what reading raised, also when it happened in the thread; every later call raises it again.
         """
         while self._in_hand() is None:
-            if self._chunks_taken == _BATCHES_WITHOUT_THREAD and not self._read_all:
+            if self._chunks_taken == self._start_thread_after and not self._read_all:
                 self._ahead.start()
             match self._ahead.get():
                 case None:

@@ -3,12 +3,14 @@ it publishes a checkpoint, and it fences off an older driver (C9)."""
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import msgspec
 
 from penstock.errors import CorruptFile, Fenced, FormatTooNew, MissingFile, NoSuchCheckpoint
 from penstock.protocol.codec import TooNew, Unreadable, decode_manifest, encode_manifest
 from penstock.protocol.ids import CheckpointId, Generation
-from penstock.protocol.manifest import FORMAT_VERSION, Manifest, Segment, StateFile
+from penstock.protocol.manifest import FORMAT_VERSION, Manifest
 from penstock.store.base import AlreadyExists, Store
 
 MANIFESTS = "manifests"
@@ -41,6 +43,9 @@ class Checkpoints:
 
     def ids(self) -> list[CheckpointId]:
         return [CheckpointId(number) for number in self._numbers(MANIFESTS)]
+
+    def holds(self, checkpoint: CheckpointId) -> bool:
+        return self.store.exists(manifest_path(checkpoint))
 
     def newest(self) -> Manifest | None:
         ids = self.ids()
@@ -87,9 +92,9 @@ class Checkpoints:
                 raise _fenced(seen, Generation(manifest.generation), theirs) from None
         return len(data)
 
-    def claim_generation(self, driver: Driver) -> Generation:
-        """Takes the next free generation; every driver with a lower one has lost."""
-        generation = Generation(max(self._numbers(GENERATIONS), default=0) + 1)
+    def claim_generation(self, driver: Driver, above: int = 0) -> Generation:
+        """Takes the next free generation, `above` that of a checkpoint from elsewhere; lower ones have lost."""
+        generation = Generation(max((above, *self._numbers(GENERATIONS))) + 1)
         while True:
             try:
                 self.store.create(generation_path(generation), msgspec.json.encode(driver))
@@ -106,30 +111,48 @@ class Checkpoints:
         if self.superseded(generation):
             raise _fenced(f"generation {generation + 1} was claimed", generation, Generation(generation + 1))
 
+    def require_newest(self, generation: Generation, newest: Manifest) -> None:
+        """Generations in manifests ascend: who claimed earlier and comes later has lost, though its id would be free.
+
+        Raises: `Fenced` when a newer driver published `newest`.
+        """
+        if newest.generation > generation:
+            seen = f"checkpoint {newest.checkpoint} was published by generation {newest.generation}"
+            raise _fenced(seen, generation, Generation(newest.generation))
+
+    def owners(self) -> dict[CheckpointId, Generation]:
+        """Who published each checkpoint that is there and can be read."""
+        found = {}
+        for checkpoint in self.ids():
+            with suppress(CorruptFile, FormatTooNew, NoSuchCheckpoint):
+                found[checkpoint] = Generation(self.read(checkpoint).generation)
+        return found
+
     def verify_files(self, manifest: Manifest) -> None:
         """Checks that every file of a checkpoint is there with its size; its bytes are checked when they are read.
 
         Raises: `MissingFile`, `CorruptFile`.
         """
         sizes = {entry.path: entry.bytes for folder in DATA_FOLDERS for entry in self.store.list(folder)}
-        needed: list[Segment | StateFile] = [part for edge in manifest.edges.values() for part in edge.segments]
-        needed += (file for files in manifest.state.values() for file in files)
-        for file in needed:
+        for file in manifest.entries():
             found = sizes.get(file.path)
+            if found == file.bytes:
+                continue
             where = f"{file.path} in {self.store.url}, needed by checkpoint {manifest.checkpoint},"
             others = self._others(CheckpointId(manifest.checkpoint))
             advice = f"restore it from a copy, or an older checkpoint: {others}"
+            if file.path.startswith("segments/"):
+                advice += f"; to go on without its records: restore={manifest.checkpoint}, drop_in_flight=[…]"
             if found is None:
                 raise MissingFile(
                     f"{where} does not exist", cause="it was deleted by hand", next_step=advice, path=file.path
                 )
-            if found != file.bytes:
-                raise CorruptFile(
-                    f"{where} has {found} bytes, {file.bytes} were written",
-                    cause="the file was truncated or edited after it was written",
-                    next_step=advice,
-                    path=file.path,
-                )
+            raise CorruptFile(
+                f"{where} has {found} bytes, {file.bytes} were written",
+                cause="the file was truncated or edited after it was written",
+                next_step=advice,
+                path=file.path,
+            )
 
     def _numbers(self, folder: str) -> list[int]:
         names = (entry.path.rpartition("/")[2] for entry in self.store.list(folder))

@@ -1,4 +1,4 @@
-"""Removes files that no retained checkpoint names, in a background thread (B13).
+"""Removes files that no retained checkpoint names, in the background (B13).
 
 A crash between any two steps leaves at most files that nobody names; the next sweep finds them.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from penstock.engine.background import AT_ONCE, WHEN_WOKEN, Background, Pause, Spawn
 from penstock.engine.checkpoints import DATA_FOLDERS, Checkpoints, manifest_path
 from penstock.errors import PenstockError
 from penstock.protocol.garbage import garbage, retired
@@ -16,6 +17,9 @@ from penstock.protocol.manifest import Manifest
 
 SWEEP_EVERY = 50
 """Checkpoints between two full listings; in between, only files that drop out of retained manifests are deleted."""
+
+LEFTOVER_S = 3600.0
+"""A temporary file that nobody has written to for so long was left by a crash."""
 
 
 class Collector:
@@ -26,16 +30,19 @@ class Collector:
         checkpoints: Checkpoints,
         generation: Generation,
         retain: int,
-        on_failure: Callable[[Exception], None],
+        on_failure: Callable[[BaseException], None],
+        spawn: Spawn,
+        pinned: Callable[[], frozenset[str]] = frozenset,
     ) -> None:
         self._checkpoints, self._generation, self._retain = checkpoints, generation, retain
+        self._pinned = pinned
         self._on_failure = on_failure
         self._retained: dict[CheckpointId, frozenset[str]] = {}
         self._published: list[Manifest] = []
         self._since_sweep = SWEEP_EVERY
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
         self._ending = False
-        self._thread = threading.Thread(target=self._run, name="penstock-collector", daemon=True)
+        self._background: Background = spawn("penstock-collector", self.step, on_failure)
 
     def start(self) -> None:
         """Learns what older checkpoints need, then goes on in the background."""
@@ -44,31 +51,32 @@ class Collector:
                 self._retained[checkpoint] = self._checkpoints.read(checkpoint).files()
             except PenstockError:
                 self._since_sweep = -1  # what a damaged manifest needs is not known: no sweep in this run
-        self._thread.start()
+        self._background.start()
 
     def published(self, manifest: Manifest) -> None:
-        with self._changed:
+        with self._lock:
             self._published.append(manifest)
-            self._changed.notify_all()
+        self._background.wake()
 
     def finish(self) -> None:
-        with self._changed:
+        with self._lock:
             self._ending = True
-            self._changed.notify_all()
-        self._thread.join()
+        self._background.wake()
+        self._background.join()
 
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                while not self._published and not self._ending:
-                    self._changed.wait()
-                if not self._published:
-                    return
-                batch, self._published = self._published, []
+    def step(self) -> Pause:
+        """Collects after everything that was published since the last step."""
+        with self._lock:
+            batch, self._published = self._published, []
+            if not batch and self._ending:
+                return None
+        if batch:
             try:
                 self._collect(batch)
             except Exception as error:  # garbage is harmless; a failed deletion must not stop the stream
                 self._on_failure(error)
+        # Again at once after work: a wake-up that came before this step may have been about the end.
+        return AT_ONCE if batch else WHEN_WOKEN
 
     def _collect(self, published: list[Manifest]) -> None:
         store = self._checkpoints.store
@@ -78,7 +86,8 @@ class Collector:
         for checkpoint in retired(self._retained, self._retain):
             store.delete([manifest_path(checkpoint)])
             dropped |= self._retained.pop(checkpoint)
-        needed = frozenset().union(*self._retained.values())
+        # Asked after the manifests are gone: who pins a checkpoint looks for its manifest afterwards.
+        needed = self._pinned().union(*self._retained.values())
         store.delete(sorted(dropped - needed))
         if self._since_sweep >= 0:
             self._since_sweep += len(published)
@@ -87,3 +96,4 @@ class Collector:
             files = [entry.path for folder in DATA_FOLDERS for entry in store.list(folder)]
             newest = CheckpointId(published[-1].checkpoint)
             store.delete(garbage(files, needed, generation=self._generation, published=newest))
+            store.delete(entry.path for entry in store.leftovers(LEFTOVER_S))

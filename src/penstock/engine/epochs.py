@@ -42,12 +42,16 @@ class EpochResult:
     """A published epoch and what it took."""
 
     manifest: Manifest
-    committables: Mapping[str, tuple[Committable, ...]]
     reports: tuple[SubtaskReport, ...]
     batch: OfferedBatch | None
     duration_s: float
     publish_s: float
     manifest_bytes: int
+
+    @property
+    def winners(self) -> frozenset[str]:
+        """The attempts that are part of the checkpoint."""
+        return frozenset(report.attempt for report in self.reports)
 
     @property
     def timings(self) -> tuple[Timing, ...]:
@@ -66,6 +70,7 @@ class EpochRunner:
     parallelism: dict[str, int]
     epoch_s: float | None
     now: Callable[[], str]
+    clock: Callable[[], float] = time.monotonic
     now_us: Callable[[], int] = lambda: time.time_ns() // 1000
     discard: Callable[[Mapping[str, tuple[Committable, ...]]], None] = field(default=lambda _: None)
     pace: Pace = field(default_factory=Pace)
@@ -75,7 +80,7 @@ class EpochRunner:
 
         Raises: `JobFailed`, or the `PenstockError` that a subtask met; nothing was published then.
         """
-        started = time.monotonic()
+        started = self.clock()
         now = max(self.manifest.now, self.now_us())
         draft = self._begun(now)
         reports: list[SubtaskReport] = []
@@ -93,15 +98,13 @@ class EpochRunner:
             self.discard(_committables(reports))
             self._remove_files(reports)
             raise
-        publishing = time.monotonic()
+        publishing = self.clock()
         manifest = self._next_manifest(draft, batch, now, sinks())
         manifest_bytes = self.checkpoints.publish(manifest)
         self.manifest = manifest
-        ended = time.monotonic()
+        ended = self.clock()
         self.pace.published(ended - publishing)
-        return EpochResult(
-            manifest, draft.committables, tuple(reports), batch, ended - started, ended - publishing, manifest_bytes
-        )
+        return EpochResult(manifest, tuple(reports), batch, ended - started, ended - publishing, manifest_bytes)
 
     def _remove_files(self, reports: Sequence[SubtaskReport]) -> None:
         """Of subtasks that did their part of an epoch that failed; what cannot be removed now, the collector will."""
@@ -112,7 +115,8 @@ class EpochRunner:
         """What the epoch starts from: time has passed, so an idle source may have stopped to hold others back."""
         clocks = self._source_clocks({}, now)
         edges = with_source_watermarks(self.pipeline, self.manifest.edges, clocks)
-        return Draft(edges=edges, state=self.manifest.state, stages=self.manifest.stages)
+        manifest = self.manifest
+        return Draft(edges=edges, state=manifest.state, stages=manifest.stages, counters=manifest.counters)
 
     def _source_clocks(self, event_times: Mapping[str, int], now: int) -> dict[str, SourceClock]:
         seen = {edge.producer: event_times[edge.name] for edge in self.pipeline.edges() if edge.name in event_times}
@@ -161,9 +165,9 @@ class EpochRunner:
         live = batch is not None and bool(stage.source_inputs)
         subtasks = self._subtasks(stage, draft, now, batch)
         budget_s = None
-        if self.epoch_s is not None:
+        if self.epoch_s is not None and not stage.unbounded:
             least_s = self.epoch_s * MIN_STAGE_SHARE * stages_left
-            left_s = max(least_s, self.epoch_s - (time.monotonic() - started))
+            left_s = max(least_s, self.epoch_s - (self.clock() - started))
             budget_s = self.pace.budget(
                 stage.name, subtasks, left_s, stages_left=stages_left, slots=self.cluster.slots, live=live
             )
@@ -185,9 +189,9 @@ class EpochRunner:
         )
 
     def _run_stage(self, stage: Stage, plan: StagePlan, batch: OfferedBatch | None) -> list[SubtaskReport]:
-        started = time.monotonic()
+        started = self.clock()
         reports = self.cluster.run(StageJob(stage, plan, batch))
-        self.pace.observe(stage.name, plan, time.monotonic() - started, self.cluster.slots, reports)
+        self.pace.observe(stage.name, plan, self.clock() - started, self.cluster.slots, reports)
         return reports
 
     def _accept(self, plan: StagePlan, reports: Sequence[SubtaskReport]) -> None:
@@ -220,6 +224,7 @@ class EpochRunner:
     ) -> Manifest:
         checkpoint = CheckpointId(self.manifest.checkpoint + 1)
         clocks = self._source_clocks(draft.event_times, now)
+        sink_watermarks = self._sink_watermarks(draft)
         return msgspec.structs.replace(
             self.manifest,
             checkpoint=int(checkpoint),
@@ -232,10 +237,21 @@ class EpochRunner:
             now=now,
             sources=clocks,
             stages=dict(draft.stages),
+            counters=dict(draft.counters),
             sinks={
-                name: with_pending(state, checkpoint, draft.committables.get(name, ())) for name, state in sinks.items()
+                name: with_pending(state, checkpoint, draft.committables.get(name, ()), sink_watermarks[name])
+                for name, state in sinks.items()
             },
         )
+
+    def _sink_watermarks(self, draft: Draft) -> dict[str, int | None]:
+        """In milliseconds, as tables count: what the stage that writes to a sink has completed in all its subtasks."""
+        marks = {name: clock.watermark for name, clock in draft.stages.items() if clock.watermark is not None}
+        return {
+            binding.name: marks[stage.name] // 1000 if stage.name in marks else None
+            for stage in self.pipeline.stages
+            for binding in stage.sinks
+        }
 
 
 def with_source_watermarks(

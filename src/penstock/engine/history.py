@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from penstock.engine.commits import Commit, Retry
 from penstock.engine.epochs import EpochResult, rows_consumed
+from penstock.engine.savepoint import SavepointJob
+from penstock.observe.commit_log import commit_log
 from penstock.observe.events import (
     BytesWritten,
     CommitRetried,
@@ -16,6 +18,9 @@ from penstock.observe.events import (
     EpochKind,
     EpochPublished,
     Event,
+    SavepointFailed,
+    SavepointTaken,
+    decode_events,
     encode_event,
 )
 from penstock.protocol.ids import BatchId, CheckpointId, SinkName, StageName
@@ -23,6 +28,7 @@ from penstock.protocol.manifest import Manifest
 from penstock.store.base import Store
 
 EVENTS = "events.jsonl"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _log = logging.getLogger("penstock")
 
 Listener = Callable[[Event], None]
@@ -30,6 +36,18 @@ Listener = Callable[[Event], None]
 
 def utc_now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def iso(micros: int) -> str:
+    """A moment of event time for people; one that no calendar has stays a number.
+
+    >>> iso(0), iso(-(1 << 62))
+    ('1970-01-01T00:00:00.000000+00:00', '-4611686018427387904 us')
+    """
+    try:
+        return (_EPOCH + timedelta(microseconds=micros)).isoformat(timespec="microseconds")
+    except OverflowError:
+        return f"{micros} us"
 
 
 class History:
@@ -43,6 +61,9 @@ class History:
     @property
     def last_epoch(self) -> EpochPublished | None:
         return self._last
+
+    def commits(self) -> list[Committed]:
+        return read_commits(self._store)
 
     def record(self, event: Event) -> None:
         with self._lock:
@@ -59,9 +80,14 @@ class History:
                     _log.exception("a listener failed on %s", type(event).__name__)
 
 
+def read_commits(store: Store) -> list[Committed]:
+    """The commit log of a checkpoint folder."""
+    return commit_log(decode_events(store.read(EVENTS))) if store.exists(EVENTS) else []
+
+
 def takeover_event(manifest: Manifest) -> EpochPublished:
     """The first checkpoint of a run: nothing was processed yet, but everything in flight is in it (B6)."""
-    return epoch_event(EpochResult(manifest, {}, (), None, 0.0, 0.0, 0), kind="takeover")
+    return epoch_event(EpochResult(manifest, (), None, 0.0, 0.0, 0), kind="takeover")
 
 
 def epoch_event(result: EpochResult, kind: EpochKind | None = None) -> EpochPublished:
@@ -95,19 +121,44 @@ def epoch_event(result: EpochResult, kind: EpochKind | None = None) -> EpochPubl
         ),
         parallelism={StageName(stage): count for stage, count in manifest.parallelism.items()},
         committed=CheckpointId(min(committed)) if committed else None,
+        watermarks={
+            StageName(stage): iso(clock.watermark)
+            for stage, clock in manifest.stages.items()
+            if clock.watermark is not None
+        },
+        counters=manifest.counters,
+    )
+
+
+def savepoint_event(job: SavepointJob) -> SavepointTaken | SavepointFailed:
+    checkpoint = CheckpointId(job.checkpoint)
+    if job.error is not None:
+        return SavepointFailed(at=utc_now(), path=job.path, checkpoint=checkpoint, error=job.error.to_report())
+    assert job.savepoint is not None
+    return SavepointTaken(
+        at=utc_now(),
+        path=job.path,
+        checkpoint=checkpoint,
+        rows_in_flight=job.savepoint.rows_in_flight,
+        files=job.savepoint.files,
+        bytes=job.savepoint.bytes,
+        duration_s=job.savepoint.duration_s,
     )
 
 
 def commit_event(commit: Commit) -> Committed:
+    landed = commit.landed
     return Committed(
         at=utc_now(),
         sink=SinkName(commit.sink),
-        first=CheckpointId(commit.batch.pending[0].checkpoint),
-        last=CheckpointId(commit.batch.pending[-1].checkpoint),
-        snapshot=commit.receipt.snapshot,
-        rows=sum(pending.rows for pending in commit.batch.pending),
-        files=commit.receipt.files,
+        first=landed.first,
+        last=landed.last,
+        snapshot=landed.receipt.snapshot,
+        rows=landed.rows,
+        files=landed.receipt.files,
+        watermark=landed.pending[-1].watermark,
         duration_s=commit.duration_s,
+        found=landed.found,
     )
 
 
@@ -115,8 +166,8 @@ def retry_event(retry: Retry) -> CommitRetried:
     return CommitRetried(
         at=utc_now(),
         sink=SinkName(retry.sink),
-        first=CheckpointId(retry.batch.pending[0].checkpoint),
-        last=CheckpointId(retry.batch.pending[-1].checkpoint),
+        first=retry.first,
+        last=retry.last,
         attempt=retry.attempt,
         message=retry.message,
     )

@@ -1,4 +1,4 @@
-"""The epoch loop: one thread that asks `protocol.epoch.decide` what to do, and does it.
+"""The epoch loop: one background step after another asks `protocol.epoch.decide` what to do, and does it.
 
 Structured Streaming's handler offers micro-batches and waits; the loop runs drain epochs by itself while nothing is
 offered. A batch that was offered but not ingested is never reported as done: the handler raises instead, so Spark
@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from penstock.config import Config
+from penstock.engine.background import AT_ONCE, Background, Pause, Spawn
 from penstock.engine.cluster import JobFailed, OfferedBatch
 from penstock.engine.commits import CommitCoordinator
 from penstock.engine.epochs import EpochResult, EpochRunner
 from penstock.errors import PenstockError, SourceMismatch, StageFailed
-from penstock.protocol.epoch import Drain, Facts, Ingest, Next, Stop, Stopping, Wait, decide
-from penstock.protocol.ids import CheckpointId
+from penstock.protocol.epoch import Drain, Facts, Ingest, Stop, Stopping, Wait, decide
 from penstock.protocol.recover import RefuseBatch, SkipBatch, TakeBatch, judge_batch
 
 LEADER_CHECK_S = 5.0
@@ -31,7 +31,9 @@ class NotIngested(Exception):
 
 
 @dataclass(slots=True)
-class _Offer:
+class Offer:
+    """A micro-batch on offer; `done` once it is part of a published checkpoint."""
+
     batch: OfferedBatch
     done: bool = False
 
@@ -48,75 +50,101 @@ class LoopEvents:
 class EpochLoop:
     """Runs epochs until it is asked to stop, its input ends, or something fails for good."""
 
-    def __init__(self, runner: EpochRunner, coordinator: CommitCoordinator, config: Config, events: LoopEvents) -> None:
+    def __init__(
+        self,
+        runner: EpochRunner,
+        coordinator: CommitCoordinator,
+        config: Config,
+        events: LoopEvents,
+        spawn: Spawn,
+    ) -> None:
         self._runner, self._coordinator, self._config, self._events = runner, coordinator, config, events
         self._changed = threading.Condition()
-        self._offer: _Offer | None = None
+        self._offer: Offer | None = None
         self._stopping = Stopping.NO
         self._source_ended = False
         self._wanted_parallelism: dict[str, int] = {}
         self._waiting_for: str | None = None
+        self._leader_check_at = runner.clock() + LEADER_CHECK_S
+        self._ended = False
         self.error: PenstockError | None = None
-        self._thread = threading.Thread(target=self._run, name="penstock-epochs", daemon=True)
+        self._background: Background = spawn("penstock-epochs", self.step, self._die)
 
     # -- called from other threads -------------------------------------------------------------------------------
 
     def start(self) -> None:
-        self._thread.start()
+        self._background.start()
 
     def offer(self, batch: OfferedBatch) -> None:
         """Hands a micro-batch over and returns when it is part of a published checkpoint.
 
         Raises: `SourceMismatch`; `NotIngested` when the query stops first.
         """
+        offer = self.propose(batch)
+        with self._changed:
+            while not offer.done and not self.ended:
+                self._changed.wait(1.0)
+        self.settle(offer)
+
+    def propose(self, batch: OfferedBatch) -> Offer:
+        """Puts a micro-batch on offer and returns at once; a replay is done already.
+
+        Raises: `SourceMismatch`.
+        """
         match judge_batch(self._runner.manifest, batch.batch_id, batch.offsets_digest, batch.query_id):
             case SkipBatch():
-                return
+                return Offer(batch, done=True)
             case RefuseBatch(why):
                 error = _source_mismatch(self._runner, batch, why)
                 self.fail(error)
                 raise error
             case TakeBatch():
-                self._await_done(_Offer(batch))
+                offer = Offer(batch)
+                with self._changed:
+                    self._offer = offer
+                self.wake()
+                return offer
 
-    def _await_done(self, offer: _Offer) -> None:
-        with self._changed:
-            self._offer = offer
-            self._changed.notify_all()
-            while not offer.done and self._thread.is_alive() and self.error is None:
-                self._changed.wait(1.0)
-            if not offer.done:
-                raise NotIngested(f"micro-batch {offer.batch.batch_id} was not ingested: the query stopped")
+    def settle(self, offer: Offer) -> None:
+        """Raises: `NotIngested` for a micro-batch that is not part of a published checkpoint."""
+        if not offer.done:
+            raise NotIngested(f"micro-batch {offer.batch.batch_id} was not ingested: the query stopped")
 
     def wake(self) -> None:
+        """Something changed: whoever waits looks again."""
         with self._changed:
             self._changed.notify_all()
+        self._background.wake()
 
     def end_of_source(self) -> None:
         with self._changed:
             self._source_ended = True
-            self._changed.notify_all()
+        self.wake()
 
     def request_stop(self, *, drain: bool) -> None:
         with self._changed:
             if self._stopping is not Stopping.NOW:
                 self._stopping = Stopping.DRAINED if drain else Stopping.NOW
-            self._changed.notify_all()
+        self.wake()
 
     def request_rescale(self, parallelism: dict[str, int]) -> None:
         with self._changed:
             self._wanted_parallelism.update(parallelism)
-            self._changed.notify_all()
+        self.wake()
 
     def fail(self, error: PenstockError) -> None:
         with self._changed:
             self.error = self.error or error
             self._stopping = Stopping.NOW
-            self._changed.notify_all()
+        self.wake()
 
-    def join(self, timeout_s: float | None = None) -> bool:
-        self._thread.join(timeout_s)
-        return not self._thread.is_alive()
+    def join(self) -> None:
+        self._background.join()
+
+    @property
+    def ended(self) -> bool:
+        """No micro-batch will be ingested any more."""
+        return self._ended or self.error is not None
 
     @property
     def waiting_for(self) -> str | None:
@@ -125,45 +153,61 @@ class EpochLoop:
 
     # -- the loop ------------------------------------------------------------------------------------------------
 
-    def _run(self) -> None:
+    def step(self) -> Pause:
+        """One epoch, or one look whether there is something to do."""
         try:
-            while True:
-                action = self._next_action()
-                match action:
-                    case Stop():
-                        return
-                    case Ingest():
-                        offer = self._offer
-                        assert offer is not None
-                        self._epoch(offer.batch)
-                        self._done(offer)
-                    case Drain():
-                        self._epoch(None)
-                    case Wait():
-                        raise AssertionError("waiting ends with another action")
-                    case _:
-                        assert_never(action)
+            pause = self._act()
         except PenstockError as error:
             self.fail(error)
-        except BaseException as error:  # nothing may be swallowed (B12)
-            self.fail(PenstockError(f"{type(error).__name__}: {error}", cause="a fault in Penstock"))
-        finally:
+            pause = None
+        except Exception as error:  # nothing may be swallowed (B12)
+            self.fail(_fault(error))
+            pause = None
+        if pause is None:
+            self._ended = True
             self.wake()
+        return pause
 
-    def _next_action(self) -> Next:
+    def _die(self, error: BaseException) -> None:
+        self._ended = True
+        self.fail(_fault(error))
+
+    def _act(self) -> Pause:
         with self._changed:
-            while isinstance(action := decide(self._facts()), Wait):
-                if action.why != self._waiting_for:
-                    self._waiting_for = action.why
-                    self._events.waiting(action.why)
-                due_in_s = self._runner.next_due_in_s()
-                wait_s = LEADER_CHECK_S if due_in_s is None else min(LEADER_CHECK_S, due_in_s)
-                if not self._changed.wait(wait_s) and wait_s == LEADER_CHECK_S:
-                    self._runner.checkpoints.require_leader(self._runner.generation)
-            self._waiting_for = None
-            self._runner.parallelism.update(self._wanted_parallelism)
-            self._wanted_parallelism.clear()
-            return action
+            action = decide(self._facts())
+            if not isinstance(action, Wait):
+                self._waiting_for = None
+                self._runner.parallelism.update(self._wanted_parallelism)
+                self._wanted_parallelism.clear()
+        match action:
+            case Stop():
+                return None
+            case Ingest():
+                offer = self._offer
+                assert offer is not None
+                self._epoch(offer.batch)
+                self._done(offer)
+            case Drain():
+                self._epoch(None)
+            case Wait(why):
+                return self._wait(why)
+            case _:
+                assert_never(action)
+        self._leader_check_at = self._runner.clock() + LEADER_CHECK_S
+        return AT_ONCE
+
+    def _wait(self, why: str) -> float:
+        if why != self._waiting_for:
+            self._waiting_for = why
+            self._events.waiting(why)
+        now = self._runner.clock()
+        if now >= self._leader_check_at:
+            self._runner.checkpoints.require_leader(self._runner.generation)
+            self._leader_check_at = now + LEADER_CHECK_S
+        due_in_s = self._runner.next_due_in_s()
+        until_check_s = self._leader_check_at - now
+        # Due already, and still we wait: for a commit, which wakes us.
+        return min(until_check_s, due_in_s) if due_in_s else until_check_s
 
     def _facts(self) -> Facts:
         manifest = self._runner.manifest
@@ -190,15 +234,19 @@ class EpochLoop:
                 if attempt > self._config.epoch_retries or self._stopping is Stopping.NOW:
                     raise _stage_failed(error, attempt) from error
             else:
-                self._coordinator.published(CheckpointId(result.manifest.checkpoint), result.committables)
+                self._coordinator.published(result.manifest, result.winners)
                 self._events.published(result)
                 return
 
-    def _done(self, offer: _Offer) -> None:
+    def _done(self, offer: Offer) -> None:
         with self._changed:
             offer.done = True
             self._offer = None
             self._changed.notify_all()
+
+
+def _fault(error: BaseException) -> PenstockError:
+    return PenstockError(f"{type(error).__name__}: {error}", cause="a fault in Penstock")
 
 
 def _source_mismatch(runner: EpochRunner, batch: OfferedBatch, why: str) -> SourceMismatch:

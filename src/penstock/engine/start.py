@@ -5,38 +5,50 @@ from __future__ import annotations
 
 import os
 import socket
-import uuid
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import PurePosixPath
 
 import penstock
 from penstock.config import Config
+from penstock.engine.attempts import AttemptFiles
+from penstock.engine.background import Spawn, StepThread
+from penstock.engine.base import Base, find_base
 from penstock.engine.checkpoints import Checkpoints, Driver
 from penstock.engine.cluster import Cluster
 from penstock.engine.collect import Collector
-from penstock.engine.commits import Commit, CommitCoordinator, SinkCommits, agree
+from penstock.engine.commits import Commit, CommitCoordinator, CommitEvents, SinkCommits
 from penstock.engine.epochs import EpochRunner
 from penstock.engine.feed import Feed
 from penstock.engine.history import History, Listener, commit_event, retry_event, takeover_event, utc_now
+from penstock.engine.origin import bring
 from penstock.engine.query import Query
-from penstock.errors import CheckpointMismatch, ConfigError, Fenced
+from penstock.engine.settle import settle
+from penstock.engine.upkeep import TableUpkeep, Upkeeping
+from penstock.errors import ConfigError, Fenced, MissingFile, PenstockError, TablePositionMismatch
 from penstock.graph import Pipeline
-from penstock.observe.events import QueryStarted
-from penstock.protocol.ids import CheckpointId, Generation, StageName
+from penstock.observe.events import Event, InFlightDropped, QueryStarted
+from penstock.protocol.ids import CheckpointId, EdgeName, Generation, StageName
 from penstock.protocol.manifest import Manifest
-from penstock.protocol.recover import Comparison, compare_shapes, first_manifest, takeover
-from penstock.sinks.base import Committer
+from penstock.protocol.recover import takeover
+from penstock.protocol.scale import first_parallelism
+from penstock.sinks.base import Committer, Sink
+from penstock.sinks.upkeep import KeptSink
 from penstock.store import open_store
 from penstock.store.base import Store
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """How to make what the engine works with, once the store is open."""
+    """How to make what the engine works with, once the store is open. The simulator replaces all of it."""
 
     cluster: Callable[[Store, str], Cluster]
     feed: Callable[[Store], Feed]
+    store: Callable[[str], Store] = open_store
+    spawn: Spawn = StepThread
+    clock: Callable[[], float] = time.monotonic
 
 
 def start_query(
@@ -44,25 +56,16 @@ def start_query(
 ) -> Query:
     """Raises: any `PenstockError`; the checkpoint is then as it was, and at most an empty table was made."""
     parallelism = resolve_parallelism(pipeline, config.parallelism, config)
-    store = open_store(config.checkpoint)
+    store = surroundings.store(config.checkpoint)
     checkpoints = Checkpoints(store)
-    while (owned := _own(checkpoints, pipeline, config, parallelism)) is None:
+    while (owned := _own(checkpoints, pipeline, config, parallelism, surroundings.store)) is None:
         pass
     manifest, generation = owned.manifest, owned.generation
     history = History(store, listeners)
     name = config.name or PurePosixPath(store.url).name
-    history.record(
-        QueryStarted(
-            at=utc_now(),
-            name=name,
-            generation=generation,
-            restored=CheckpointId(manifest.parent) if manifest.parent is not None else None,
-            parallelism={StageName(stage): count for stage, count in parallelism.items()},
-            max_parallelism=manifest.max_parallelism,
-            version=penstock.__version__,
-        )
-    )
-    history.record(takeover_event(manifest))
+    for event in _first_events(name, owned):
+        history.record(event)
+    pipeline = pipeline.with_sinks(_taken_over(pipeline, manifest))
     feed = surroundings.feed(store)
     if manifest.source.rewind:
         feed.rewind(manifest.source.batch_id)
@@ -72,14 +75,27 @@ def start_query(
         checkpoints=checkpoints,
         generation=generation,
         manifest=manifest,
-        parallelism=parallelism,
+        parallelism=dict(manifest.parallelism),
         epoch_s=config.epoch,
         now=utc_now,
+        clock=surroundings.clock,
     )
-    query = Query(name=name, pipeline=pipeline, config=config, runner=runner, feed=feed, history=history)
-    coordinator = _coordinator(query, checkpoints, owned, history)
-    collector = Collector(checkpoints, generation, config.retain, query.on_collector_failure)
-    query.begin(coordinator, collector)
+    query = Query(
+        name=name,
+        pipeline=pipeline,
+        config=config,
+        runner=runner,
+        feed=feed,
+        history=history,
+        open_target=surroundings.store,
+        spawn=surroundings.spawn,
+    )
+    coordinator = _coordinator(query, pipeline, checkpoints, owned, history, surroundings)
+    collector = Collector(
+        checkpoints, generation, config.retain, query.on_collector_failure, surroundings.spawn, query.pinned_files
+    )
+    upkeep = _upkeep(pipeline, manifest, coordinator, history, surroundings)
+    query.begin(coordinator, collector, upkeep, surroundings.spawn)
     return query
 
 
@@ -90,28 +106,76 @@ class _Owned:
     manifest: Manifest
     generation: Generation
     committers: dict[str, Committer]
+    base: Base
 
 
-def _own(checkpoints: Checkpoints, pipeline: Pipeline, config: Config, parallelism: dict[str, int]) -> _Owned | None:
-    """Refuses what does not fit, then takes over. None when another driver was faster: look at everything again."""
-    base = _base(checkpoints, pipeline, config)
-    committers = _committers(pipeline, base)
-    checkpoints.verify_files(base)
+def _own(
+    checkpoints: Checkpoints,
+    pipeline: Pipeline,
+    config: Config,
+    parallelism: dict[str, int],
+    open_store: Callable[[str], Store],
+) -> _Owned | None:
+    """Refuses what does not fit, then takes over. None when another driver changed it: look at everything again."""
+    base = find_base(checkpoints, pipeline, config, open_store)
+    try:
+        committers = _committers(pipeline, base.manifest)
+    except (TablePositionMismatch, MissingFile):
+        newest = checkpoints.newest()
+        if config.restore is None and newest is not None and newest.checkpoint > base.manifest.checkpoint:
+            return None  # the older driver still runs: it published and committed meanwhile
+        raise
+    if base.origin is not None:
+        bring(base.origin, base.manifest, checkpoints.store)
     driver = Driver(socket.gethostname(), os.getpid(), utc_now(), penstock.__version__)
-    generation = checkpoints.claim_generation(driver)
-    manifest = _take_over(checkpoints, base, config, generation, parallelism)
-    return None if manifest is None else _Owned(manifest, generation, committers)
+    generation = checkpoints.claim_generation(driver, above=base.manifest.generation)
+    manifest = _take_over(checkpoints, base.manifest, config, generation, parallelism)
+    return None if manifest is None else _Owned(manifest, generation, committers, base)
+
+
+def _first_events(name: str, owned: _Owned) -> Iterator[Event]:
+    manifest, origin = owned.manifest, owned.base.origin
+    yield QueryStarted(
+        at=utc_now(),
+        name=name,
+        generation=owned.generation,
+        restored=CheckpointId(manifest.parent) if manifest.parent is not None else None,
+        parallelism={StageName(stage): count for stage, count in manifest.parallelism.items()},
+        max_parallelism=manifest.max_parallelism,
+        version=penstock.__version__,
+        origin=None if origin is None else origin.checkpoints.store.url,
+    )
+    for dropped in owned.base.dropped:
+        yield InFlightDropped(
+            at=utc_now(),
+            edge=EdgeName(dropped.edge),
+            checkpoint=CheckpointId(owned.base.manifest.checkpoint),
+            rows=dropped.rows,
+            bytes=dropped.bytes,
+        )
+    yield takeover_event(manifest)
 
 
 def _committers(pipeline: Pipeline, base: Manifest) -> dict[str, Committer]:
-    """One per sink, on tables that fit the stream and agree with the checkpoint."""
+    """One per sink, on tables that fit the stream and agree with the checkpoint, nothing missing."""
     committers = {}
     for binding in pipeline.sinks():
         binding.sink.check(binding.schema)
         committer = binding.sink.open_committer(commit_user(base.identity, binding.name))
-        agree(binding.name, base.sinks[binding.name], committer)
+        settle(binding.name, base.sinks[binding.name], committer)
         committers[binding.name] = committer
     return committers
+
+
+def _taken_over(pipeline: Pipeline, manifest: Manifest) -> dict[str, Sink]:
+    """The sinks as this driver's writers get them: they must know what was written before."""
+    checkpoint = CheckpointId(manifest.checkpoint)
+    return {
+        binding.name: binding.sink.taken_over(
+            checkpoint, [made for commit in manifest.sinks[binding.name].pending for made in commit.committables]
+        )
+        for binding in pipeline.sinks()
+    }
 
 
 def commit_user(identity: str, sink: str) -> str:
@@ -136,48 +200,6 @@ def resolve_parallelism(pipeline: Pipeline, wanted: object, config: Config) -> d
     return {stage.name: config.parallelism_of(stage.name) for stage in pipeline.stages}
 
 
-def _base(checkpoints: Checkpoints, pipeline: Pipeline, config: Config) -> Manifest:
-    """The checkpoint to go on from, known to fit."""
-    if config.restore is not None and not isinstance(config.restore, int):
-        raise ConfigError(
-            f"restore={config.restore!r}",
-            cause="restore takes the id of a checkpoint in the same folder",
-            next_step="to start from a copy, set checkpoint= to the copied folder",
-            option="restore",
-        )
-    stored = checkpoints.newest() if config.restore is None else checkpoints.read(CheckpointId(config.restore))
-    shape = pipeline.shape()
-    if stored is None:
-        return first_manifest(
-            identity=uuid.uuid4().hex,
-            library=penstock.__version__,
-            max_parallelism=config.max_parallelism,
-            shape=shape,
-            created_at=utc_now(),
-        )
-    rows = compare_shapes(stored.shape, shape)
-    if not all(row.fits for row in rows):
-        raise _misfit(stored, checkpoints.store.url, rows)
-    if stored.max_parallelism != config.max_parallelism:
-        raise CheckpointMismatch(
-            f"checkpoint {stored.checkpoint} has max_parallelism {stored.max_parallelism}, "
-            f"{config.max_parallelism} was asked for",
-            cause="max_parallelism is fixed for the life of a checkpoint",
-            next_step=f"start with max_parallelism={stored.max_parallelism}",
-        )
-    return stored
-
-
-def _misfit(stored: Manifest, url: str, rows: tuple[Comparison, ...]) -> CheckpointMismatch:
-    width = max(len(row.what) for row in rows)
-    table = "\n".join(f"    {row.what:<{width}}  {row.verdict:<12}  {row.detail}".rstrip() for row in rows)
-    return CheckpointMismatch(
-        f"checkpoint {stored.checkpoint} in {url} against this pipeline:\n{table}",
-        cause="the folder belongs to another pipeline, or the pipeline was changed since",
-        next_step="start the pipeline that wrote it, or use a new checkpoint folder (and table) for this one",
-    )
-
-
 def _take_over(
     checkpoints: Checkpoints, base: Manifest, config: Config, generation: Generation, parallelism: dict[str, int]
 ) -> Manifest | None:
@@ -189,13 +211,16 @@ def _take_over(
         newest = checkpoints.newest()
         if newest is not None and newest.identity != base.identity:
             return None
-        if newest is not None and config.restore is None:
+        if newest is not None:
+            checkpoints.require_newest(generation, newest)
+        # With a path, the folder was empty before: a rival has done the same restore, and this driver is the newer one.
+        if newest is not None and not isinstance(config.restore, int):
             base = newest
         manifest = takeover(
             base,
-            newest=CheckpointId(newest.checkpoint if newest is not None else 0),
+            newest=CheckpointId(base.checkpoint if newest is None else newest.checkpoint),
             generation=generation,
-            parallelism=parallelism,
+            parallelism=first_parallelism(parallelism, base.parallelism, config.autoscale),
             library=penstock.__version__,
             created_at=utc_now(),
         )
@@ -208,30 +233,69 @@ def _take_over(
             return manifest
 
 
+def _upkeep(
+    pipeline: Pipeline,
+    manifest: Manifest,
+    coordinator: CommitCoordinator,
+    history: History,
+    surroundings: Surroundings,
+) -> Upkeeping:
+    """One keeper per table that wants one."""
+    tables = []
+    for binding in pipeline.sinks():
+        if isinstance(binding.sink, KeptSink):
+            user = commit_user(manifest.identity, binding.name)
+            keeper = binding.sink.open_keeper(user, partial(coordinator.waiting, binding.name))
+            if keeper is not None:
+                spawn, clock = surroundings.spawn, surroundings.clock
+                tables.append(TableUpkeep(binding.name, keeper, history.record, spawn=spawn, clock=clock))
+    return Upkeeping(tables)
+
+
 def _coordinator(
     query: Query,
+    pipeline: Pipeline,
     checkpoints: Checkpoints,
     owned: _Owned,
     history: History,
+    surroundings: Surroundings,
 ) -> CommitCoordinator:
-    """Asks each table again, now that no older driver can publish, and leaves the rest to the sinks' threads."""
+    """Keeps older drivers away from each table, asks it again, and leaves the rest to the background."""
 
     def committed(commit: Commit) -> None:
         history.record(commit_event(commit))
         query.wake()
 
-    return CommitCoordinator(
-        {
-            name: SinkCommits(
-                name,
-                agree(name, owned.manifest.sinks[name], committer),
-                committer,
-                generation=owned.generation,
-                still_leader=lambda: not checkpoints.superseded(owned.generation),
-                on_commit=committed,
-                on_retry=lambda retry: history.record(retry_event(retry)),
-                on_failure=query.fail,
-            )
-            for name, committer in owned.committers.items()
-        }
+    events = CommitEvents(
+        committed=committed, retried=lambda retry: history.record(retry_event(retry)), failed=query.fail
     )
+    manifest, generation = owned.manifest, owned.generation
+    owners = checkpoints.owners()
+
+    def commits(name: str, committer: Committer) -> SinkCommits:
+        committer.fence(generation)
+        try:
+            progress = settle(name, manifest.sinks[name], committer)
+        except PenstockError:
+            checkpoints.require_leader(generation)  # a newer driver has every right to go ahead of this one
+            raise
+        return SinkCommits(
+            name,
+            progress,
+            committer,
+            generation=generation,
+            still_leader=lambda: not checkpoints.superseded(generation),
+            events=events,
+            spawn=surroundings.spawn,
+            clock=surroundings.clock,
+            listeners=pipeline.listeners(name),
+            attempts=AttemptFiles(
+                checkpoints.store,
+                name,
+                generation=generation,
+                taken_over=CheckpointId(manifest.checkpoint),
+                owners=owners,
+            ),
+        )
+
+    return CommitCoordinator({name: commits(name, committer) for name, committer in owned.committers.items()})

@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from penstock.protocol.ids import BatchId, CheckpointId, Generation, SinkName, StageName
+from penstock.protocol.ids import BatchId, CheckpointId, EdgeName, Generation, SinkName, StageName
 from penstock.protocol.report import ErrorReport
 
 EpochKind: TypeAlias = Literal["ingest", "drain", "takeover"]
@@ -36,7 +36,10 @@ class _Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag=T
 
 
 class QueryStarted(_Event, frozen=True, kw_only=True):
-    """A driver claimed a generation; `restored` is the checkpoint it goes on from, None for a new query."""
+    """A driver claimed a generation; `restored` is the checkpoint it goes on from, None for a new query.
+
+    `origin` is the folder that checkpoint was brought from, if it is another one.
+    """
 
     name: str
     generation: Generation
@@ -44,6 +47,7 @@ class QueryStarted(_Event, frozen=True, kw_only=True):
     parallelism: dict[StageName, int]
     max_parallelism: int
     version: str
+    origin: str | None = None
 
 
 class EpochPublished(_Event, frozen=True, kw_only=True):
@@ -68,6 +72,12 @@ class EpochPublished(_Event, frozen=True, kw_only=True):
     parallelism: dict[StageName, int]
     committed: CheckpointId | None
     """Up to here every sink was known to be committed when this checkpoint was published."""
+    watermarks: dict[StageName, str] = {}
+    """Up to where the results of each stage with event time are complete, as ISO 8601."""
+    counters: dict[str, int] = {}
+    """What operators counted since the checkpoint began, as ``operator.name``."""
+    scaling: dict[StageName, str] = {}
+    """What autoscaling makes of this epoch, for stages of which it has something to say."""
 
 
 class EpochFailed(_Event, frozen=True, kw_only=True):
@@ -80,7 +90,11 @@ class EpochFailed(_Event, frozen=True, kw_only=True):
 
 
 class Committed(_Event, frozen=True, kw_only=True):
-    """A table took over the checkpoints `first` to `last` in one snapshot (C3, C12)."""
+    """A table took over the checkpoints `first` to `last` in one snapshot (C3, C12).
+
+    `found`: the driver learnt of it by asking the table, after a crash or an unknown outcome; how long the commit took
+    is not known then. The same commit may be told twice, before and after a crash.
+    """
 
     sink: SinkName
     first: CheckpointId
@@ -88,11 +102,13 @@ class Committed(_Event, frozen=True, kw_only=True):
     snapshot: int | None
     rows: int
     files: int
-    duration_s: float
+    duration_s: float | None
+    watermark: int | None = None
+    found: bool = False
 
 
 class CommitRetried(_Event, frozen=True, kw_only=True):
-    """A commit's outcome is unknown; the table will be asked, and the commit repeated if it has not arrived."""
+    """A commit's outcome is unknown, or a listener failed; the table will be asked, or the listener told, again."""
 
     sink: SinkName
     first: CheckpointId
@@ -107,6 +123,61 @@ class Rescaled(_Event, frozen=True, kw_only=True):
     stage: StageName
     old: int
     new: int
+    reason: str | None = None
+    """Why autoscaling did it; None when the user asked for it."""
+
+
+class InFlightDropped(_Event, frozen=True, kw_only=True):
+    """Records in flight were thrown away because the user asked for it at the start (B15)."""
+
+    edge: EdgeName
+    checkpoint: CheckpointId
+    """The restored checkpoint in which they were in flight."""
+    rows: int
+    bytes: int
+
+
+class SavepointTaken(_Event, frozen=True, kw_only=True):
+    """A copy of a checkpoint was finished elsewhere (B14)."""
+
+    path: str
+    checkpoint: CheckpointId
+    rows_in_flight: int
+    files: int
+    bytes: int
+    duration_s: float
+
+
+class SavepointFailed(_Event, frozen=True, kw_only=True):
+    """A savepoint could not be written; nothing of it is under its name."""
+
+    path: str
+    checkpoint: CheckpointId
+    error: ErrorReport
+
+
+class TableKept(_Event, frozen=True, kw_only=True):
+    """Upkeep changed a table, or has something to say about it. Rows are the same as before."""
+
+    sink: SinkName
+    manifests_merged: int
+    files_compacted: int
+    files_written: int
+    snapshots_expired: int
+    orphans_removed: int
+    bytes_removed: int
+    held_by: str | None
+    """Who keeps snapshots from expiring that are old enough: a commit user or a consumer."""
+    notes: list[str]
+    duration_s: float
+
+
+class UpkeepFailed(_Event, frozen=True, kw_only=True):
+    """Upkeep of a table failed and will be tried again; the query goes on."""
+
+    sink: SinkName
+    attempt: int
+    message: str
 
 
 class QueryStopped(_Event, frozen=True, kw_only=True):
@@ -116,7 +187,20 @@ class QueryStopped(_Event, frozen=True, kw_only=True):
     error: ErrorReport | None = None
 
 
-Event: TypeAlias = QueryStarted | EpochPublished | EpochFailed | Committed | CommitRetried | Rescaled | QueryStopped
+Event: TypeAlias = (
+    QueryStarted
+    | EpochPublished
+    | EpochFailed
+    | Committed
+    | CommitRetried
+    | Rescaled
+    | InFlightDropped
+    | SavepointTaken
+    | SavepointFailed
+    | TableKept
+    | UpkeepFailed
+    | QueryStopped
+)
 
 _ENCODER = msgspec.json.Encoder()
 _DECODER: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -139,6 +139,15 @@ class TimedOperator(Operator, Protocol):
 
     def next_due(self) -> Due:
         """Asked once, after `finish`; may be too early, never too late."""
+        ...
+
+
+@runtime_checkable
+class CountingOperator(Protocol):
+    """An operator that counts things for people, such as late rows. Optional."""
+
+    def counters(self) -> Mapping[str, int]:
+        """What was counted in this attempt, by name; asked once, after `finish`. Summed up in the checkpoint."""
         ...
 
 

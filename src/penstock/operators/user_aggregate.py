@@ -90,7 +90,7 @@ class UserAccumulator:
     def _batch(self, states: States) -> pa.RecordBatch:
         return pa.RecordBatch.from_arrays(list(states), names=list(self.aggregate.state))
 
-    def _states(self, count: int, compute: Callable[[], Any]) -> list[pa.Array]:
+    def _states(self, count: int, compute: Callable[[], object]) -> list[pa.Array]:
         wanted = self.aggregate.state
         try:
             given = compute()

@@ -45,6 +45,7 @@ class Draft:
     stages: Mapping[str, StageClock] = field(default_factory=dict)
     event_times: Mapping[str, int] = field(default_factory=dict)
     """The largest that was seen on an edge from a source."""
+    counters: Mapping[str, int] = field(default_factory=dict)
     committables: Mapping[str, tuple[Committable, ...]] = field(default_factory=dict)
     violations: tuple[Violation, ...] = ()
 
@@ -84,12 +85,17 @@ def absorb(draft: Draft, plan: StagePlan, reports: Sequence[SubtaskReport]) -> D
     for report in ordered:
         for sink in report.sinks:
             committables[sink.sink] = (*committables.get(sink.sink, ()), *sink.committables)
+    counters = dict(draft.counters)
+    for report in ordered:
+        for name, count in report.counters.items():
+            counters[name] = counters.get(name, 0) + count
     return replace(
         draft,
         edges=edges,
         state=state,
         stages={**draft.stages, plan.stage: stage},
         event_times=_event_times(draft.event_times, ordered),
+        counters=counters,
         committables=committables,
         violations=tuple(violations),
     )
@@ -241,9 +247,14 @@ def _without(file: StateFile, groups: KeyGroupRange) -> StateFile:
 
 
 def unbalanced(edges: Mapping[str, EdgeState]) -> tuple[Violation, ...]:
-    """Edges on which records accepted are not records consumed plus records in flight (A7)."""
+    """Edges on which records accepted are not records consumed, dropped and in flight (A7)."""
     return tuple(
-        Violation(name, f"{edge.accepted} accepted, {edge.consumed} consumed, {edge.rows_in_flight} in flight")
+        Violation(name, f"{edge.accepted} accepted, {edge.consumed} consumed, {_left(edge)}")
         for name, edge in edges.items()
-        if edge.accepted != edge.consumed + edge.rows_in_flight
+        if edge.accepted != edge.consumed + edge.dropped + edge.rows_in_flight
     )
+
+
+def _left(edge: EdgeState) -> str:
+    dropped = f"{edge.dropped} dropped, " if edge.dropped else ""
+    return f"{dropped}{edge.rows_in_flight} in flight"

@@ -60,13 +60,15 @@ class Segment(_Value, frozen=True, kw_only=True):
 
 
 class EdgeState(_Value, frozen=True, kw_only=True):
-    """Totals since the checkpoint began, and what is in flight: ``accepted == consumed + rows in flight`` (A7).
+    """Totals since the checkpoint began, and what is in flight: ``accepted == consumed + dropped + in flight`` (A7).
 
-    `watermark` is in effect for whoever has consumed all segments; before, that of the oldest unread one is.
+    `dropped` are records that a user had thrown away when a checkpoint was restored (B15). `watermark` is in effect for
+    whoever has consumed all segments; before, that of the oldest unread one is.
     """
 
     accepted: int = 0
     consumed: int = 0
+    dropped: int = 0
     segments: tuple[Segment, ...] = ()
     watermark: int | None = None
 
@@ -98,10 +100,14 @@ class Committable(_Value, frozen=True):
 
 
 class PendingCommit(_Value, frozen=True, kw_only=True):
-    """The committables of one published checkpoint that the table is not known to hold yet."""
+    """The committables of one published checkpoint that the table is not known to hold yet.
+
+    `watermark`: the minimum over the sink's active writers, in milliseconds, frozen when it was published (C7).
+    """
 
     checkpoint: int
     committables: tuple[Committable, ...]
+    watermark: int | None = None
 
     @property
     def rows(self) -> int:
@@ -112,11 +118,14 @@ class SinkState(_Value, frozen=True, kw_only=True):
     """Position of one sink: the newest checkpoint known to be in the table, and what still has to go there.
 
     Checkpoints without committables are never pending and never counted: `committed` names the last that wrote rows.
+    `listeners` are the states that commit listeners had when `committed` was their last news (C8).
     """
 
     committed: int | None = None
     snapshot: int | None = None
+    watermark: int | None = None
     pending: tuple[PendingCommit, ...] = ()
+    listeners: dict[str, Payload] = {}
 
 
 class SourcePosition(_Value, frozen=True, kw_only=True):
@@ -202,6 +211,8 @@ class Manifest(_Value, frozen=True, kw_only=True):
     """Processing time of the epoch, in microseconds; never goes back."""
     sources: dict[str, SourceClock] = {}
     stages: dict[str, StageClock] = {}
+    counters: dict[str, int] = {}
+    """What operators counted since the checkpoint began, as ``operator.name``."""
 
     @property
     def rows_in_flight(self) -> int:
@@ -215,8 +226,12 @@ class Manifest(_Value, frozen=True, kw_only=True):
     def segments_in_flight(self) -> int:
         return sum(len(edge.segments) for edge in self.edges.values())
 
+    def entries(self) -> tuple[Segment | StateFile, ...]:
+        """Every file this checkpoint needs, with its size and checksum."""
+        segments = (segment for edge in self.edges.values() for segment in edge.segments)
+        state = (file for files in self.state.values() for file in files)
+        return (*segments, *state)
+
     def files(self) -> frozenset[str]:
-        """Every file this checkpoint needs."""
-        segments = (segment.path for edge in self.edges.values() for segment in edge.segments)
-        state = (file.path for files in self.state.values() for file in files)
-        return frozenset((*segments, *state))
+        """The paths of every file this checkpoint needs."""
+        return frozenset(entry.path for entry in self.entries())

@@ -90,6 +90,7 @@ class SubtaskReport(msgspec.Struct, frozen=True, kw_only=True):
     watermark: int | None = None
     """Everything up to here was done in all key groups of the subtask."""
     due: tuple[DueReport, ...] = ()
+    counters: dict[str, int] = {}
     timing: Timing | None = None
     failure: ErrorReport | None = None
 

@@ -30,4 +30,6 @@ def launch(pipeline: Pipeline, config: Config, listeners: tuple[Listener, ...]) 
     def feed(store: Store) -> SparkFeed:
         return SparkFeed(layout, frames, store, config.trigger)
 
-    return start_query(pipeline, config, Surroundings(cluster, feed), listeners)
+    query = start_query(pipeline, config, Surroundings(cluster, feed), listeners)
+    query.end_with_program()
+    return query

@@ -24,7 +24,7 @@ from penstock.state.compact import Level, merged_chunks, tiers_to_merge
 from penstock.state.files import FileRun
 from penstock.state.keys import Flags, KeyColumn, Rows, normalise
 from penstock.state.layout import STATE_KIND, file_schema, groups_of_orders, order_span, to_batch
-from penstock.state.ranges import Entries, Spans, count_within, read_within
+from penstock.state.ranges import Entries, Spans, count_within, first_within, read_within
 from penstock.state.runs import Hits, Orders, SortedRun, find, gather, merge, sort_orders, superseded
 from penstock.store.arrowfile import ArrowFileWriter
 from penstock.store.base import Store
@@ -65,6 +65,7 @@ class KeyedState:
         self._last_hashes = np.empty(0, np.int64)
         self._last_sort: tuple[Orders, Rows] = (np.empty(0, np.uint64), np.empty(0, np.int64))
         self._flushed = False
+        self._expiry: tuple[int, npt.NDArray[np.int64]] | None = None
 
     @classmethod
     def open(
@@ -85,6 +86,11 @@ class KeyedState:
             ]
             opened.pop_all()
         return cls(store, runs, groups, schema, max_parallelism)
+
+    @property
+    def rows_at_most(self) -> int:
+        """Entries in files and in memory, also those that newer ones or deletions supersede."""
+        return sum(level.rows for level in self._newest_first())
 
     def lookup(self, hashes: npt.NDArray[np.int64], keys: pa.RecordBatch) -> Found:
         """The values of keys, which need be neither unique nor sorted."""
@@ -132,6 +138,10 @@ class KeyedState:
         """How many entries each span of orders has at most: without looking which of them are superseded."""
         return count_within(self._newest_first(), spans)
 
+    def first_within(self, spans: Spans) -> Orders:
+        """The lowest orders of spans that may hold entries: never too late, too early where one was deleted."""
+        return first_within(self._newest_first(), spans)
+
     def within(self, spans: Spans) -> Entries | None:
         """The entries of some spans of orders; None: there are none."""
         run = read_within(self._newest_first(), spans)
@@ -171,6 +181,12 @@ class KeyedState:
         remaining = {file.path for file in files[:kept]}
         return StateChange(added, tuple(file.path for file in self._files if file.path not in remaining))
 
+    def expire(self, column: str, before: npt.NDArray[np.int64]) -> None:
+        """Entries whose `column` is below the number of their key group, one for each group of this state, are dropped
+        when files are merged. Until then lookups find them."""
+        names = [*self._schema.keys.names, *self._schema.values.names]
+        self._expiry = (len(names) - 1 - names[::-1].index(column), before)
+
     def scan(self) -> Iterator[pa.RecordBatch]:
         """Live entries, keys then values, by key group; changes that were not flushed included."""
         schema = pa.schema([*self._schema.keys, *self._schema.values])
@@ -203,11 +219,16 @@ class KeyedState:
 
     def _write(self, path: str | Callable[[], str], levels: Sequence[Level], *, drop_deleted: bool) -> StateFile | None:
         """One file with all rows of `levels`, newest first; none if nothing is left of them."""
-        with_deleted = not drop_deleted and any(level.may_hold_deleted for level in levels)
+        with_deleted = not drop_deleted and (
+            self._expiry is not None or any(level.may_hold_deleted for level in levels)
+        )
         schema = file_schema(self._schema, with_deleted=with_deleted)
         writer: ArrowFileWriter | None = None
         try:
-            for run in merged_chunks(levels, drop_deleted=drop_deleted):
+            for merged in merged_chunks(levels, drop_deleted=drop_deleted):
+                run = self._without_expired(merged, drop_deleted=drop_deleted)
+                if not run.rows:
+                    continue
                 if writer is None:
                     name = path if isinstance(path, str) else path()
                     writer = ArrowFileWriter(self._store, name, schema, kind=STATE_KIND, compression=None, meta={})
@@ -222,3 +243,21 @@ class KeyedState:
         return StateFile(
             path=info.path, rows=info.rows, bytes=info.bytes, checksum=info.checksum, ranges=(self._groups,)
         )
+
+    def _without_expired(self, run: SortedRun, *, drop_deleted: bool) -> SortedRun:
+        """Where older files may know the key, a deletion has to take the place of what has expired."""
+        if self._expiry is None:
+            return run
+        column, before = self._expiry
+        moments = run.columns[column]
+        horizons = before[groups_of_orders(run.orders, self._max_parallelism) - self._groups.lo]
+        never = moments.is_null().to_numpy(zero_copy_only=False)
+        expired = ~never & (moments.fill_null(0).to_numpy() < horizons)
+        if not expired.any():
+            return run
+        if not drop_deleted:
+            deleted = expired if run.deleted is None else run.deleted | expired
+            return SortedRun(run.orders, run.columns, run.key_count, deleted)
+        kept = np.flatnonzero(~expired)
+        indices = pa.array(kept)
+        return SortedRun(run.orders[kept], [part.take(indices) for part in run.columns], run.key_count)

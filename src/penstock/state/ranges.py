@@ -53,6 +53,16 @@ def read_within(levels: Iterable[Level], spans: Spans) -> SortedRun | None:
     return merged if merged.rows else None
 
 
+def first_within(levels: Iterable[Level], spans: Spans) -> Orders:
+    """The first order of each span that has rows, superseded and deleted ones included."""
+    found = [np.empty(0, np.uint64)]
+    for run in _touched(levels, spans):
+        starts = np.searchsorted(run.orders, spans.firsts)
+        firsts = run.orders[np.minimum(starts, run.rows - 1)]
+        found.append(firsts[(starts < run.rows) & (firsts <= spans.lasts)])
+    return np.concatenate(found)
+
+
 def _touched(levels: Iterable[Level], spans: Spans) -> Iterable[SortedRun]:
     if len(spans.firsts):
         for level in levels:

@@ -1,0 +1,70 @@
+"""Work beside the caller, as single steps: a thread makes them one after another, the simulator when it likes.
+
+A step does one action and says when the next one is wanted. Nothing else of the engine starts threads of its own, so
+whoever replaces `Spawn` decides about every interleaving.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable
+from typing import Protocol, TypeAlias
+
+AT_ONCE = 0.0
+WHEN_WOKEN = math.inf
+
+Pause: TypeAlias = float | None
+"""Seconds until the next step unless woken before: `AT_ONCE`, `WHEN_WOKEN` or between; None: that was the last step."""
+
+Step: TypeAlias = Callable[[], Pause]
+
+
+class Background(Protocol):
+    """Steps that are made elsewhere."""
+
+    def start(self) -> None: ...
+
+    def wake(self) -> None:
+        """Something changed: the next step is made at once. Never lost, also when a step is being made right now."""
+        ...
+
+    def join(self, timeout_s: float | None = None) -> bool:
+        """Waits for the last step; False when it was not made in time."""
+        ...
+
+
+class Spawn(Protocol):
+    """Makes a `Background`; `on_death` gets whatever a step raises, which ends it."""
+
+    def __call__(self, name: str, step: Step, on_death: Callable[[BaseException], None]) -> Background: ...
+
+
+class StepThread:
+    """A daemon thread that makes the steps."""
+
+    def __init__(self, name: str, step: Step, on_death: Callable[[BaseException], None]) -> None:
+        self._step, self._on_death = step, on_death
+        self._woken = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def wake(self) -> None:
+        self._woken.set()
+
+    def join(self, timeout_s: float | None = None) -> bool:
+        if self._thread.ident is not None:
+            self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            # Cleared before the step looks at anything, so that no change after its look is missed.
+            while (pause := self._step()) is not None:
+                if pause > 0:
+                    self._woken.wait(None if pause == WHEN_WOKEN else pause)
+                self._woken.clear()
+        except BaseException as error:  # a thread must not die in silence (B12)
+            self._on_death(error)
