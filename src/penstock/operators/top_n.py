@@ -96,9 +96,7 @@ class TopAccumulator:
         return [lists_of(rows, valid[order], ids[order], groups, self.top.n)]
 
 
-def top_rows(
-    operator: str, schema: pa.Schema, keys: tuple[str, ...], by: str, n: object, *, ascending: bool
-) -> TopRows:
+def top_rows(operator: str, schema: pa.Schema, keys: tuple[str, ...], by: str, n: int, *, ascending: bool) -> TopRows:
     """Raises: `PipelineError`."""
     kind = require_column(operator, schema, by, "top_n").type
     if n < 1 or not has_order(kind) or by in keys:
