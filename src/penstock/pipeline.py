@@ -5,12 +5,11 @@ Nothing runs until `start`. Streams are immutable; each method returns a new one
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.types as pt
 
 from penstock.combine import Duration, connected, joined, micros, require_event_time
 from penstock.compiler import (
@@ -19,17 +18,18 @@ from penstock.compiler import (
     OperatorNode,
     SideNode,
     SinkNode,
-    SourceNode,
     check_columns,
     check_keys,
     compile_pipeline,
+    event_time_is_end,
     event_time_of,
+    is_timed,
     schema_of,
 )
 from penstock.config import Config
 from penstock.errors import PipelineError
 from penstock.operators.aggregate import RunningAggregate
-from penstock.operators.aggregates import Aggregate
+from penstock.operators.aggregate_base import Aggregate
 from penstock.operators.base import OperatorSpec
 from penstock.operators.batch_process import BatchProcess, SliceProcess
 from penstock.operators.connect import ConnectProcess
@@ -38,76 +38,18 @@ from penstock.operators.join import How
 from penstock.operators.passing import Pass
 from penstock.operators.process import KeyedProcess, Process
 from penstock.operators.stateless import Filter, FlatMap, MapBatches
-from penstock.protocol.eventtime import SourceTime
+from penstock.operators.top_n import RunningTop, WindowTop, top_rows
+from penstock.operators.window_aggregate import Emit, WindowAggregate
+from penstock.operators.windows import RegularWindow, SessionWindow, Window
 from penstock.sinks.base import Sink
+from penstock.sinks.listeners import CommitListener
 
 if TYPE_CHECKING:
     import os
 
-    from pyspark.sql import DataFrame
-
     from penstock.engine.history import Listener
     from penstock.engine.query import Query
     from penstock.spark.schemas import SchemaLike
-
-
-def read(
-    frame: DataFrame,
-    *,
-    name: str = "source",
-    event_time: str | None = None,
-    watermark: Duration | None = None,
-    idle: Duration | None = None,
-) -> Stream:
-    """A stream of the rows of a streaming DataFrame. Whatever came before must be deterministic.
-
-    `event_time` names a timestamp column. The watermark follows the largest event time seen, `watermark` behind it (0 s
-    unless given); rows older than it are late. A source without rows for `idle` stops to hold other sources back.
-
-    Raises: `PipelineError`, `ConfigError`.
-    """
-    from penstock.spark.schemas import frame_schema
-
-    if not frame.isStreaming:
-        raise PipelineError(
-            f"{name} is not a streaming DataFrame",
-            cause="it was read with spark.read",
-            next_step="read it with spark.readStream (trigger='available_now' ends when everything was read)",
-        )
-    schema = frame_schema(frame)
-    check_columns(schema, f"source {name}")
-    return Stream(source_node(name, schema, frame, event_time=event_time, watermark=watermark, idle=idle))
-
-
-def source_node(
-    name: str,
-    schema: pa.Schema,
-    frame: object,
-    *,
-    event_time: str | None = None,
-    watermark: Duration | None = None,
-    idle: Duration | None = None,
-) -> SourceNode:
-    """Raises: `PipelineError`, `ConfigError`."""
-    if event_time is None:
-        if watermark is not None or idle is not None:
-            raise PipelineError(
-                f"source {name} has a watermark or idle time, but no event time",
-                cause="both are about a column of event times",
-                next_step='add event_time="…"',
-            )
-        return SourceNode(name, schema, frame)
-    if event_time not in schema.names or not pt.is_timestamp(schema.field(event_time).type):
-        found = f"is {schema.field(event_time).type}" if event_time in schema.names else "does not exist"
-        raise PipelineError(
-            f"event time column {event_time!r} of source {name} {found}; columns are {', '.join(schema.names)}",
-            cause="event time is a timestamp column of the source",
-            next_step="name a timestamp column, or cast one with selectExpr before Penstock",
-            column=event_time,
-        )
-    delay_us = micros(0 if watermark is None else watermark, "watermark")
-    idle_us = None if idle is None else micros(idle, "idle")
-    return SourceNode(name, schema, frame, event_time, SourceTime(delay_us, idle_us))
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,9 +127,9 @@ class Stream:
         """
         return KeyedStream(self.node, check_keys(self.schema, columns))
 
-    def write(self, sink: Sink, *, name: str | None = None) -> Output:
-        """Ends the stream in a sink."""
-        return Output(SinkNode(name, sink, self.node))
+    def write(self, sink: Sink, *, name: str | None = None, listeners: Sequence[CommitListener] = ()) -> Output:
+        """Ends the stream in a sink; `listeners` learn of its commits."""
+        return Output(SinkNode(name, sink, self.node, tuple(listeners)))
 
     def _then(self, spec: OperatorSpec, name: str | None) -> Stream:
         check_columns(spec.output_schema, f"operator {spec.name}")
@@ -214,13 +156,62 @@ class KeyedStream:
     def input(self) -> Input:
         return Input(self.node, self.keys)
 
-    def aggregate(self, *, name: str | None = None, **aggregates: Aggregate) -> Stream:
+    def aggregate(
+        self, columns: Mapping[str, Aggregate] | None = None, /, *, name: str | None = None, **aggregates: Aggregate
+    ) -> Stream:
         """Running aggregates per key: one updated row per key that was touched, per epoch.
+
+        Output columns are keywords, or a mapping, which may also have a column called ``name``.
 
         Raises: `PipelineError`.
         """
-        spec = RunningAggregate(name or "aggregate", schema_of(self.node), self.keys, aggregates)
-        return self._then(spec, name)
+        every = {**(columns or {}), **aggregates}
+        return self.then(RunningAggregate(name or "aggregate", schema_of(self.node), self.keys, every), name)
+
+    def window(
+        self, window: Window, *, on: str | None = None, allowed_lateness: Duration = 0, emit: Emit = "on_close"
+    ) -> WindowedStream:
+        """Cuts the rows of each key into windows of event time: `pen.tumbling`, `pen.sliding` or `pen.session_window`.
+
+        A window closes when the watermark reaches its end; ``emit="on_close"`` then emits one row per key and window.
+        Rows that come within `allowed_lateness` after that make another, updated row, in each epoch that has any.
+        ``emit="on_update"`` emits a row per epoch for each key and window that got rows, and none at the end. `on`
+        names the column with the event time where it is no more the source's.
+
+        Raises: `PipelineError`, `ConfigError`.
+        """
+        column = on or event_time_of(self.node)
+        if not isinstance(window, RegularWindow | SessionWindow):
+            raise PipelineError(
+                f"window({window!r:.100})",
+                cause="a window is made by one of three functions",
+                next_step='write for example window(pen.tumbling("1 min"))',
+            )
+        if column is None or not is_timed(self.node):
+            raise PipelineError(
+                "a window over a stream without event time",
+                cause="no source has an event time, or the column was dropped or renamed on the way",
+                next_step='name it where the source is read, pen.read(…, event_time="ts"), or here: window(…, on="ts")',
+            )
+        shift = 1 if column == event_time_of(self.node) and event_time_is_end(self.node) else 0
+        return WindowedStream(self, window, column, micros(allowed_lateness, "allowed_lateness"), emit, shift)
+
+    def top_n(
+        self, n: int, *, by: str, ascending: bool = False, window: Window | None = None, name: str | None = None
+    ) -> Stream:
+        """The `n` rows of each key with the largest, or smallest, value of `by`, with their ``rank``, from 1 on.
+
+        Each epoch emits the ranks that changed; a table keyed by key and rank holds the current list. With a `window`
+        each window's list is emitted when it closes, with ``window_start`` and ``window_end``.
+
+        Rows whose value is null do not take part. Of equal values the first to come is better.
+
+        Raises: `PipelineError`.
+        """
+        if window is not None:
+            return self.window(window).top_n(n, by=by, ascending=ascending, name=name)
+        spec = RunningTop(name or "top_n", schema_of(self.node), self.keys, by, n, ascending)
+        return self.then(spec, name)
 
     def process(
         self, process: KeyedProcess | BatchProcess | type[KeyedProcess | BatchProcess], *, name: str | None = None
@@ -232,7 +223,7 @@ class KeyedStream:
         from penstock.spark.schemas import arrow_type
 
         kind: Any = SliceProcess if _is_batch(process) else Process
-        return self._then(
+        return self.then(
             kind.declare(name or "process", schema_of(self.node), self.keys, process, resolve=arrow_type), name
         )
 
@@ -251,7 +242,7 @@ class KeyedStream:
         label, schema = name or "deduplicate", schema_of(self.node)
         event_time = None if within is None else require_event_time(self.node, f"{label}: within")
         told_apart = check_keys(schema, (*self.keys, *(column for column in columns if column not in self.keys)))
-        return self._then(Deduplicate(label, schema, self.keys, told_apart, event_time, within_us), name)
+        return self.then(Deduplicate(label, schema, self.keys, told_apart, event_time, within_us), name)
 
     def join(
         self,
@@ -303,9 +294,56 @@ class KeyedStream:
         inputs = (self.input(), *(other.input() for other in others))
         return Stream(connected(inputs, process, name, hold_back))
 
-    def _then(self, spec: OperatorSpec, name: str | None) -> Stream:
+    def then(self, spec: OperatorSpec, name: str | None) -> Stream:
+        """The stream that an operator on this one makes; `name` is the one the user gave."""
         check_columns(spec.output_schema, f"operator {spec.name}")
         return Stream(OperatorNode(spec, name is not None, (Input(self.node, self.keys),)))
+
+
+@dataclass(frozen=True, slots=True)
+class WindowedStream:
+    """Records with a key, cut into windows."""
+
+    stream: KeyedStream
+    kind: Window
+    column: str
+    allowed_lateness: int
+    emit: Emit
+    time_shift: int
+
+    def aggregate(
+        self, columns: Mapping[str, Aggregate] | None = None, /, *, name: str | None = None, **aggregates: Aggregate
+    ) -> Stream:
+        """Aggregates per key and window: the key's columns, ``window_start``, ``window_end``, and the aggregates.
+
+        Late rows, and rows without an event time, are in ``.side("late")``. The event time of results is their
+        ``window_end``; a window over them counts them to the moment before, so to a window that ends with theirs.
+
+        Raises: `PipelineError`.
+        """
+        return self.stream.then(self._spec(name or "window", {**(columns or {}), **aggregates}), name)
+
+    def top_n(self, n: int, *, by: str, ascending: bool = False, name: str | None = None) -> Stream:
+        """The `n` rows of each key and window with the largest, or smallest, value of `by`; see `KeyedStream.top_n`.
+
+        Raises: `PipelineError`.
+        """
+        title = name or "top_n"
+        top = top_rows(title, schema_of(self.stream.node), self.stream.keys, by, n, ascending=ascending)
+        return self.stream.then(WindowTop(title, self._spec(title, {"rows": top}), top), name)
+
+    def _spec(self, name: str, aggregates: Mapping[str, Aggregate]) -> WindowAggregate:
+        return WindowAggregate(
+            name,
+            schema_of(self.stream.node),
+            self.stream.keys,
+            self.column,
+            self.kind,
+            aggregates,
+            self.allowed_lateness,
+            self.emit,
+            self.time_shift,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,4 +400,4 @@ def _schema(schema: SchemaLike) -> pa.Schema:
     return arrow_schema(schema)
 
 
-__all__ = ["BroadcastStream", "KeyedStream", "Output", "Stream", "read", "start"]
+__all__ = ["BroadcastStream", "KeyedStream", "Output", "Stream", "WindowedStream", "start"]

@@ -42,12 +42,16 @@ class EpochResult:
     """A published epoch and what it took."""
 
     manifest: Manifest
-    committables: Mapping[str, tuple[Committable, ...]]
     reports: tuple[SubtaskReport, ...]
     batch: OfferedBatch | None
     duration_s: float
     publish_s: float
     manifest_bytes: int
+
+    @property
+    def winners(self) -> frozenset[str]:
+        """The attempts that are part of the checkpoint."""
+        return frozenset(report.attempt for report in self.reports)
 
     @property
     def timings(self) -> tuple[Timing, ...]:
@@ -83,11 +87,11 @@ class EpochRunner:
         try:
             for index, stage in enumerate(self.pipeline.stages):
                 plan = self._plan(stage, draft, batch, started, now, len(self.pipeline.stages) - index)
-                if plan.launched():
-                    answers = self._run_stage(stage, plan, batch)
-                    reports += answers
-                    self._accept(plan, answers)
-                    draft = absorb(draft, plan, answers)
+                answers = self._run_stage(stage, plan, batch) if plan.launched() else []
+                reports += answers
+                self._accept(plan, answers)
+                # Also a stage that had nothing to do: watermarks pass through it.
+                draft = absorb(draft, plan, answers)
             self._check(draft)
         except Exception:
             # Nothing was published, so nothing of this epoch will ever be committed or read.
@@ -100,9 +104,7 @@ class EpochRunner:
         self.manifest = manifest
         ended = self.clock()
         self.pace.published(ended - publishing)
-        return EpochResult(
-            manifest, draft.committables, tuple(reports), batch, ended - started, ended - publishing, manifest_bytes
-        )
+        return EpochResult(manifest, tuple(reports), batch, ended - started, ended - publishing, manifest_bytes)
 
     def _remove_files(self, reports: Sequence[SubtaskReport]) -> None:
         """Of subtasks that did their part of an epoch that failed; what cannot be removed now, the collector will."""
@@ -122,12 +124,19 @@ class EpochRunner:
         return advance_sources(self.manifest.sources, times, seen, now)
 
     def anything_due(self) -> bool:
-        """Whether some operator would have something to do without any rows."""
-        if not any(timers for clock in self.manifest.stages.values() for timers in clock.timers.values()):
+        """Whether time alone gives some operator something to do, also once watermarks have passed through the stages
+        before it. Not asked while rows are in flight: an epoch runs then anyway."""
+        waiting = any(timers for clock in self.manifest.stages.values() for timers in clock.timers.values())
+        if not waiting or self.manifest.rows_in_flight:
             return False
         now = max(self.manifest.now, self.now_us())
         draft = self._begun(now)
-        return any(subtask.due for stage in self.pipeline.stages for subtask in self._subtasks(stage, draft, now, None))
+        for stage in self.pipeline.stages:
+            plan = self._plan(stage, draft, None, time.monotonic(), now, len(self.pipeline.stages))
+            if plan.launched():
+                return True
+            draft = absorb(draft, plan, ())
+        return False
 
     def next_due_in_s(self) -> float | None:
         """Seconds until processing time alone makes something due."""
@@ -222,6 +231,7 @@ class EpochRunner:
     ) -> Manifest:
         checkpoint = CheckpointId(self.manifest.checkpoint + 1)
         clocks = self._source_clocks(draft.event_times, now)
+        sink_watermarks = self._sink_watermarks(draft)
         return msgspec.structs.replace(
             self.manifest,
             checkpoint=int(checkpoint),
@@ -236,9 +246,19 @@ class EpochRunner:
             stages=dict(draft.stages),
             counters=dict(draft.counters),
             sinks={
-                name: with_pending(state, checkpoint, draft.committables.get(name, ())) for name, state in sinks.items()
+                name: with_pending(state, checkpoint, draft.committables.get(name, ()), sink_watermarks[name])
+                for name, state in sinks.items()
             },
         )
+
+    def _sink_watermarks(self, draft: Draft) -> dict[str, int | None]:
+        """In milliseconds, as tables count: what the stage that writes to a sink has completed in all its subtasks."""
+        marks = {name: clock.watermark for name, clock in draft.stages.items() if clock.watermark is not None}
+        return {
+            binding.name: marks[stage.name] // 1000 if stage.name in marks else None
+            for stage in self.pipeline.stages
+            for binding in stage.sinks
+        }
 
 
 def with_source_watermarks(

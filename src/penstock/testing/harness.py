@@ -6,7 +6,7 @@ The same planning, subtasks, files and checkpoints as in a real query, one epoch
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -208,5 +208,7 @@ def _table(rows: Rows, schema: pa.Schema) -> pa.Table:
 
 
 def _rows(result: EpochResult, sink: str) -> list[dict[str, Any]]:
-    committables: Sequence[Any] = result.committables.get(sink, ())
+    committables = [
+        part for report in result.reports for wrote in report.sinks if wrote.sink == sink for part in wrote.committables
+    ]
     return [row for part in committables for batch in pa.ipc.open_stream(part.payload) for row in batch.to_pylist()]
