@@ -253,6 +253,22 @@ def test_files_of_an_epoch_that_failed_are_removed_from_the_table(
     assert_exact(table, 600)
 
 
+def test_files_of_an_epoch_that_failed_are_removed_from_the_checkpoint(
+    tmp_path: Path, clock: FakeClock, table: str
+) -> None:
+    """B13: a subtask that did its part leaves nothing behind when another one failed."""
+
+    def prepare(cluster: InlineCluster) -> None:
+        cluster.rewrite = lambda reports: reports[:-1]
+
+    run = InlineRun(batches_of(500, 1), clock, prepare=prepare)
+    query = run.start(keyed_slow(clock, table), checkpoint=tmp_path, epoch="50 ms")
+    with pytest.raises(LostReport):
+        query.await_termination(30)
+    left = [path.name for path in tmp_path.rglob("*.arrow")]
+    assert all("-s3-" in name for name in left), "the lost report's subtask alone may leave files"
+
+
 def test_results_that_lost_their_key_can_still_be_united(tmp_path: Path, clock: FakeClock, table: str) -> None:
     """B10."""
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import msgspec
@@ -78,8 +79,9 @@ class EpochRunner:
                     draft = absorb(draft, plan, answers)
             self._check(draft)
         except Exception:
-            # Nothing was published, so nothing of this epoch will ever be committed.
+            # Nothing was published, so nothing of this epoch will ever be committed or read.
             self.discard(_committables(reports))
+            self._remove_files(reports)
             raise
         publishing = self.clock()
         manifest = self._next_manifest(draft, batch, sinks())
@@ -90,6 +92,11 @@ class EpochRunner:
         return EpochResult(
             manifest, draft.committables, tuple(reports), batch, ended - started, ended - publishing, manifest_bytes
         )
+
+    def _remove_files(self, reports: Sequence[SubtaskReport]) -> None:
+        """Of subtasks that did their part of an epoch that failed; what cannot be removed now, the collector will."""
+        with suppress(PenstockError):
+            self.checkpoints.store.delete([path for report in reports for path in report.files()])
 
     def _plan(
         self, stage: Stage, draft: Draft, batch: OfferedBatch | None, started: float, stages_left: int

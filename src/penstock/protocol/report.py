@@ -79,3 +79,10 @@ class SubtaskReport(msgspec.Struct, frozen=True, kw_only=True):
     sinks: tuple[SinkReport, ...] = ()
     timing: Timing | None = None
     failure: ErrorReport | None = None
+
+    def files(self) -> tuple[str, ...]:
+        """What the attempt wrote into the checkpoint's folder."""
+        spilled = (segment.path for part in self.inputs for segment in part.spilled)
+        handed_on = (segment.path for part in self.outputs for segment in part.segments)
+        state = (part.added.path for part in self.state if part.added is not None)
+        return (*spilled, *handed_on, *state)
