@@ -1,0 +1,145 @@
+"""Random pipelines whose right result is known: each keyed operator numbers the records of a key.
+
+A record's numbers show whether it was lost, doubled or overtaken, and whether the state of its key was kept: the
+numbers of a key are 1 to n, in the order in which its source delivered the records.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.channel.hashing import hash_columns
+from penstock.graph import Pipeline
+from penstock.compiler import SourceNode, compile_pipeline
+from penstock.operators import aggregates
+from penstock.operators.process import KeyedProcess, value
+from penstock.pipeline import Output, Stream
+from penstock.protocol.keygroups import groups_of
+from penstock.testing.simulate.table import SimSink
+
+if TYPE_CHECKING:
+    from penstock.testing.simulate.world import World
+
+SCHEMA = pa.schema(
+    [
+        ("id", pa.int64()),
+        ("key", pa.int64()),
+        ("coarse", pa.int64()),
+        ("pad", pa.string()),
+        ("n1", pa.int64()),
+        ("n2", pa.int64()),
+    ]
+)
+SOURCE_IDS = 1_000_000
+"""Ids of the second source begin here."""
+FILTERED = 7
+"""With a filter, ids that this divides are dropped."""
+KEYS_PER_COARSE = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a pipeline looks like."""
+
+    sources: int
+    map_first: bool
+    filter: bool
+    two_keyed: bool
+    map_between: bool
+    totals: bool
+    row_cost_s: float
+    map_cost_s: float
+
+    @classmethod
+    def draw(cls, rng: random.Random) -> Shape:
+        return cls(
+            sources=rng.choice((1, 1, 2)),
+            map_first=rng.random() < 0.4,
+            filter=rng.random() < 0.3,
+            two_keyed=rng.random() < 0.5,
+            map_between=rng.random() < 0.2,
+            totals=rng.random() < 0.4,
+            row_cost_s=rng.choice((0.0, 0.002, 0.01, 0.05, 0.2)),
+            map_cost_s=rng.choice((0.0, 0.0, 0.005, 0.03)),
+        )
+
+
+def pipeline_of(shape: Shape, world: World) -> Pipeline:
+    """The pipeline, writing to the world's tables and spending its virtual time."""
+
+    def costly(batch: pa.RecordBatch) -> pa.RecordBatch:
+        world.scheduler.spend(batch.num_rows * shape.map_cost_s)
+        return batch
+
+    streams = [Stream(SourceNode(f"s{number}", SCHEMA, None)) for number in range(shape.sources)]
+    if shape.map_first:
+        streams = [stream.map_batches(costly, name=f"map{number}") for number, stream in enumerate(streams)]
+    stream = streams[0] if len(streams) == 1 else streams[0].union(*streams[1:], name="union")
+    if shape.filter:
+        stream = stream.filter(lambda batch: np.asarray(batch.column("id")) % FILTERED != 0, name="filter")
+    stream = stream.key_by("key").process(_numbering(world, "key", "n1", shape.row_cost_s), name="first")
+    if shape.map_between:
+        stream = stream.map_batches(costly, name="between")
+    if shape.two_keyed:
+        stream = stream.key_by("coarse").process(_numbering(world, "coarse", "n2", shape.row_cost_s / 2), name="second")
+    outputs: list[Output] = [stream.write(SimSink(world.tables["records"]), name="records")]
+    if shape.totals:
+        totals = stream.key_by("coarse").aggregate(n=aggregates.count(), total=aggregates.sum("id"), name="totals")
+        outputs.append(totals.write(SimSink(world.tables["totals"]), name="sums"))
+    return compile_pipeline([output.node for output in outputs])
+
+
+def _numbering(world: World, key_column: str, number_column: str, row_cost_s: float) -> KeyedProcess:
+    class Numbering(KeyedProcess):
+        output = SCHEMA
+        n = value(pa.int64())
+
+        def process(self, key: dict[str, Any], rows: list[dict[str, Any]], state: Any, out: Any) -> None:
+            world.checks.key_group(key[key_column])
+            world.scheduler.spend(len(rows) * row_cost_s)
+            number = state.n or 0
+            for row in rows:
+                number += 1
+                row[number_column] = number
+            state.n = number
+            out.emit_many(rows)
+
+    return Numbering()
+
+
+@dataclass(slots=True)
+class Records:
+    """What the sources deliver: a log per source, and which keys are hot."""
+
+    tables: list[pa.Table]
+    hashes: dict[int, int]
+    """Spark's hash by key value."""
+
+    @classmethod
+    def draw(cls, rng: random.Random, sources: int) -> Records:
+        keys = rng.choice((1, 2, 5, 12, 30))
+        skew = rng.choice((0.0, 0.0, 0.7, 0.95))
+        big = rng.choice((0.0, 0.0, 0.02))
+        tables = []
+        for source in range(sources):
+            rows = rng.randint(10, 150 // sources)
+            chosen = [0 if rng.random() < skew else rng.randrange(keys) for _ in range(rows)]
+            pads = ["x" * (4000 if rng.random() < big else rng.randrange(20)) for _ in range(rows)]
+            numbers = range(source * SOURCE_IDS + 1, source * SOURCE_IDS + 1 + rows)
+            coarse = [key // KEYS_PER_COARSE for key in chosen]
+            zeros = [0] * rows
+            tables.append(pa.table([list(numbers), chosen, coarse, pads, zeros, zeros], schema=SCHEMA))
+        hashes = hash_columns([pa.array(range(keys), pa.int64())])
+        return cls(tables, dict(zip(range(keys), hashes.tolist(), strict=True)))
+
+    def rows(self) -> list[dict[str, Any]]:
+        return [row for table in self.tables for row in table.to_pylist()]
+
+
+def group_of(value: int, hashes: dict[int, int], max_parallelism: int) -> int:
+    return int(groups_of(np.array([hashes[value]]), max_parallelism)[0])
