@@ -29,6 +29,11 @@ def manifest_path(checkpoint: CheckpointId | int) -> str:
     return f"{MANIFESTS}/{checkpoint:010d}.json"
 
 
+def retired_path(checkpoint: CheckpointId | int) -> str:
+    """Says that a manifest is no checkpoint any more, and stays only so that nobody can take its name."""
+    return f"{MANIFESTS}/{checkpoint:010d}.retired"
+
+
 def generation_path(generation: Generation | int) -> str:
     return f"{GENERATIONS}/{generation:010d}.json"
 
@@ -40,11 +45,15 @@ class Checkpoints:
         self.store = store
 
     def ids(self) -> list[CheckpointId]:
-        return [CheckpointId(number) for number in self._numbers(MANIFESTS)]
+        retired = set(self._numbers(MANIFESTS, ".retired"))
+        return [CheckpointId(number) for number in self._numbers(MANIFESTS) if number not in retired]
 
     def newest(self) -> Manifest | None:
-        ids = self.ids()
-        return self.read(ids[-1]) if ids else None
+        """The last checkpoint, also where a listing lags behind what was published."""
+        newest = max(self.ids(), default=CheckpointId(0))
+        while self.store.exists(manifest_path(newest + 1)):
+            newest = CheckpointId(newest + 1)
+        return self.read(newest) if newest else None
 
     def read(self, checkpoint: CheckpointId) -> Manifest:
         """Raises: `NoSuchCheckpoint`, `CorruptFile`, `FormatTooNew`."""
@@ -131,9 +140,9 @@ class Checkpoints:
                     path=file.path,
                 )
 
-    def _numbers(self, folder: str) -> list[int]:
+    def _numbers(self, folder: str, kind: str = ".json") -> list[int]:
         names = (entry.path.rpartition("/")[2] for entry in self.store.list(folder))
-        return sorted(int(name[:10]) for name in names if name[:10].isdigit() and name[10:] == ".json")
+        return sorted(int(name[:10]) for name in names if name[:10].isdigit() and name[10:] == kind)
 
     def _others(self, checkpoint: CheckpointId) -> str:
         others = [number for number in self.ids() if number != checkpoint]

@@ -1,19 +1,24 @@
 """Removes files that no retained checkpoint names, in the background (B13).
 
 A crash between any two steps leaves at most files that nobody names; the next sweep finds them.
+
+The manifest with which a driver took over is never deleted, only marked as retired: an older driver that was paused
+needs its name next, and must find it taken whenever it goes on (C9).
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 
 from penstock.engine.background import WHEN_WOKEN, Background, Pause, Spawn
-from penstock.engine.checkpoints import DATA_FOLDERS, Checkpoints, manifest_path
-from penstock.errors import PenstockError
+from penstock.engine.checkpoints import DATA_FOLDERS, Checkpoints, manifest_path, retired_path
+from penstock.errors import NoSuchCheckpoint, PenstockError
 from penstock.protocol.garbage import garbage, retired
 from penstock.protocol.ids import CheckpointId, Generation
 from penstock.protocol.manifest import Manifest
+from penstock.store.base import AlreadyExists
 
 SWEEP_EVERY = 50
 """Checkpoints between two full listings; in between, only files that drop out of retained manifests are deleted."""
@@ -33,20 +38,35 @@ class Collector:
         self._checkpoints, self._generation, self._retain = checkpoints, generation, retain
         self._on_failure = on_failure
         self._retained: dict[CheckpointId, frozenset[str]] = {}
+        self._fences: set[CheckpointId] = set()
         self._published: list[Manifest] = []
         self._since_sweep = SWEEP_EVERY
         self._lock = threading.Lock()
         self._ending = False
         self._background: Background = spawn("penstock-collector", self.step, on_failure)
 
-    def start(self) -> None:
-        """Learns what older checkpoints need, then goes on in the background."""
-        for checkpoint in self._checkpoints.ids():
+    def start(self, newest: CheckpointId) -> None:
+        """Learns what checkpoints before `newest`, the driver's first, need; then goes on in the background."""
+        generation = None
+        for checkpoint in self._older(newest):
             try:
-                self._retained[checkpoint] = self._checkpoints.read(checkpoint).files()
+                manifest = self._checkpoints.read(checkpoint)
+            except NoSuchCheckpoint:
+                continue
             except PenstockError:
                 self._since_sweep = -1  # what a damaged manifest needs is not known: no sweep in this run
+                continue
+            self._retained[checkpoint] = manifest.files()
+            if manifest.generation != generation:
+                self._fences.add(checkpoint)
+                generation = manifest.generation
+        self._fences.add(newest)
         self._background.start()
+
+    def _older(self, newest: CheckpointId) -> list[CheckpointId]:
+        """Also those that a listing does not show yet, as far as they are to be kept."""
+        recent = (CheckpointId(number) for number in range(max(1, newest - self._retain), newest))
+        return sorted({*(number for number in self._checkpoints.ids() if number < newest), *recent})
 
     def published(self, manifest: Manifest) -> None:
         with self._lock:
@@ -72,13 +92,20 @@ class Collector:
                 self._on_failure(error)
         return WHEN_WOKEN
 
+    def _retire(self, checkpoint: CheckpointId) -> None:
+        if checkpoint not in self._fences:
+            self._checkpoints.store.delete([manifest_path(checkpoint)])
+            return
+        with suppress(AlreadyExists):
+            self._checkpoints.store.create(retired_path(checkpoint), b"")
+
     def _collect(self, published: list[Manifest]) -> None:
         store = self._checkpoints.store
         for manifest in published:
             self._retained[CheckpointId(manifest.checkpoint)] = manifest.files()
         dropped: set[str] = set()
         for checkpoint in retired(self._retained, self._retain):
-            store.delete([manifest_path(checkpoint)])
+            self._retire(checkpoint)
             dropped |= self._retained.pop(checkpoint)
         needed = frozenset().union(*self._retained.values())
         store.delete(sorted(dropped - needed))

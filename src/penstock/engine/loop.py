@@ -17,7 +17,7 @@ from penstock.engine.background import AT_ONCE, Background, Pause, Spawn
 from penstock.engine.cluster import JobFailed, OfferedBatch
 from penstock.engine.commits import CommitCoordinator
 from penstock.engine.epochs import EpochResult, EpochRunner
-from penstock.errors import PenstockError, SourceMismatch, StageFailed
+from penstock.errors import Fenced, PenstockError, SourceMismatch, StageFailed
 from penstock.protocol.epoch import Drain, Facts, Ingest, Stop, Stopping, Wait, decide
 from penstock.protocol.ids import CheckpointId
 from penstock.protocol.recover import RefuseBatch, SkipBatch, TakeBatch, judge_batch
@@ -159,7 +159,7 @@ class EpochLoop:
         try:
             pause = self._act()
         except PenstockError as error:
-            self.fail(error)
+            self.fail(self._reason(error))
             pause = None
         except Exception as error:  # nothing may be swallowed (B12)
             self.fail(_fault(error))
@@ -168,6 +168,14 @@ class EpochLoop:
             self._ended = True
             self.wake()
         return pause
+
+    def _reason(self, error: PenstockError) -> PenstockError:
+        """A driver that was replaced finds its files swept, its batches taken: being replaced is what happened (C9)."""
+        try:
+            self._runner.checkpoints.require_leader(self._runner.generation)
+        except PenstockError as reason:
+            return reason if isinstance(reason, Fenced) else error
+        return error
 
     def _die(self, error: BaseException) -> None:
         self._ended = True

@@ -125,7 +125,7 @@ class Query:
         self._runner.discard = coordinator.discard
         events = LoopEvents(published=self._on_published, failed=self._on_failed, waiting=self._on_waiting)
         self._loop = EpochLoop(self._runner, coordinator, self._config, events, spawn)
-        collector.start()
+        collector.start(CheckpointId(self._runner.manifest.checkpoint))
         collector.published(self._runner.manifest)
         coordinator.start()
         self._loop.start()

@@ -9,7 +9,7 @@ import time
 
 import click
 
-from penstock.testing.simulate.runner import Outcome, simulate
+from penstock.testing.simulate.runner import simulate
 
 
 @click.command()
@@ -32,7 +32,7 @@ def run_many(seeds: range, jobs: int) -> int:
     started = time.perf_counter()
     failed = events = checkpoints = 0
     with multiprocessing.get_context("forkserver").Pool(jobs) as pool:
-        for outcome in pool.imap_unordered(_one, seeds, chunksize=8):
+        for outcome in pool.imap_unordered(simulate, seeds, chunksize=8):
             events += outcome.events
             checkpoints += outcome.checkpoints
             if outcome.failure is not None:
@@ -43,10 +43,6 @@ def run_many(seeds: range, jobs: int) -> int:
         f" {checkpoints} checkpoints, {time.perf_counter() - started:.0f} s"
     )
     return failed
-
-
-def _one(seed: int) -> Outcome:
-    return simulate(seed)
 
 
 if __name__ == "__main__":

@@ -76,6 +76,7 @@ class SimDriver:
     restored: bool = False
     query: Query | None = None
     error: PenstockError | None = None
+    stopped: bool = False
     ended: bool = False
     backgrounds: dict[str, SimBackground] = field(default_factory=dict)
 
@@ -147,7 +148,7 @@ class World:
         while self.scheduler.now < until_s:
             self.scheduler.wait(self.rng.uniform(0.2, 4))
             if driver.over:
-                if driver.ended and driver.error is None:
+                if driver.ended and driver.error is None and self._all_read() and not driver.stopped:
                     return True
                 self._judge(driver)
                 self.scheduler.pause(self.rng.choice((0.0, 0.5, 5.0)))
@@ -174,6 +175,7 @@ class World:
         elif choice < 0.23:
             drain = self.rng.random() < 0.5
             self.log(f"stop drain={drain}")
+            driver.stopped = True
             query.request_stop(drain=drain)
         elif choice < 0.26:
             self.log("kill")
@@ -191,11 +193,15 @@ class World:
             if driver.process.paused_until > self.scheduler.now:
                 driver = self._start_driver()
             self._await(driver)
-            if driver.ended and driver.error is None and self.source.used_up(max(self.source.offsets, default=-1)):
+            if driver.ended and driver.error is None and self._all_read() and not driver.stopped:
                 return
             self._judge(driver)
             driver = None
         self.scheduler.fail(f"liveness: {HEALTHY_STARTS_MAX} starts without faults did not get to the end")
+
+    def _all_read(self) -> bool:
+        newest = max(self.source.offsets, default=-1)
+        return self.source.used_up(newest) and newest in self.source.commits
 
     def _run_to_end(self, driver: SimDriver) -> None:
         self._await(driver)
@@ -227,7 +233,7 @@ class World:
         driver = SimDriver(Process(f"d{len(self._drivers) + 1}"))
         self._drivers.append(driver)
         options = dict(self._options, parallelism=self._parallelism())
-        manifests = sorted(path for path in self.disk.files if path.startswith("manifests/"))
+        manifests = sorted(path for path in self.disk.files if path.startswith("manifests/") and path.endswith(".json"))
         if restore and len(manifests) > 1:
             # Whoever goes back on purpose has ended what ran before.
             for other in self._drivers:
