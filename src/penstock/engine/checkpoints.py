@@ -91,10 +91,14 @@ class Checkpoints:
             self.store.create(path, data)
         except AlreadyExists:
             if self.store.read(path) != data:
-                theirs = Generation(self.read(CheckpointId(manifest.checkpoint)).generation)
-                seen = f"checkpoint {manifest.checkpoint} was published by generation {theirs}"
-                raise _fenced(seen, Generation(manifest.generation), theirs) from None
+                theirs = self.read(CheckpointId(manifest.checkpoint))
+                raise self.fenced_by(theirs, Generation(manifest.generation)) from None
         return len(data)
+
+    def fenced_by(self, theirs: Manifest, ours: Generation) -> Fenced:
+        """The error of a driver that finds another one's checkpoint in its place."""
+        newer = Generation(theirs.generation)
+        return _fenced(f"checkpoint {theirs.checkpoint} was published by generation {newer}", ours, newer)
 
     def claim_generation(self, driver: Driver) -> Generation:
         """Takes the next free generation; every driver with a lower one has lost."""

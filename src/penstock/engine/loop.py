@@ -79,7 +79,7 @@ class EpochLoop:
     def offer(self, batch: OfferedBatch) -> None:
         """Hands a micro-batch over and returns when it is part of a published checkpoint.
 
-        Raises: `SourceMismatch`; `NotIngested` when the query stops first.
+        Raises: `SourceMismatch`, `Fenced`; `NotIngested` when the query stops first.
         """
         offer = self.propose(batch)
         with self._changed:
@@ -90,13 +90,13 @@ class EpochLoop:
     def propose(self, batch: OfferedBatch) -> Offer:
         """Puts a micro-batch on offer and returns at once; a replay is done already.
 
-        Raises: `SourceMismatch`.
+        Raises: `SourceMismatch`, `Fenced`.
         """
         match judge_batch(self._runner.manifest, batch.batch_id, batch.offsets_digest, batch.query_id):
             case SkipBatch():
                 return Offer(batch, done=True)
             case RefuseBatch(why):
-                error = _source_mismatch(self._runner, batch, why)
+                error = self._reason(_source_mismatch(self._runner, batch, why))
                 self.fail(error)
                 raise error
             case TakeBatch():

@@ -22,7 +22,7 @@ from penstock.engine.epochs import EpochRunner
 from penstock.engine.feed import Feed
 from penstock.engine.history import History, Listener, commit_event, retry_event, takeover_event, utc_now
 from penstock.engine.query import Query
-from penstock.errors import CheckpointMismatch, ConfigError, Fenced
+from penstock.errors import CheckpointMismatch, ConfigError, Fenced, MissingFile, TablePositionMismatch
 from penstock.graph import Pipeline
 from penstock.observe.events import QueryStarted
 from penstock.protocol.ids import CheckpointId, Generation, StageName
@@ -83,7 +83,11 @@ def start_query(
         clock=surroundings.clock,
     )
     query = Query(name=name, pipeline=pipeline, config=config, runner=runner, feed=feed, history=history)
-    coordinator = _coordinator(query, checkpoints, owned, history, surroundings)
+    try:
+        coordinator = _coordinator(query, checkpoints, owned, history, surroundings)
+    except TablePositionMismatch:
+        checkpoints.require_leader(generation)  # a newer driver commits already: that is the reason, then
+        raise
     collector = Collector(checkpoints, generation, config.retain, query.on_collector_failure, surroundings.spawn)
     query.begin(coordinator, collector, surroundings.spawn)
     return query
@@ -101,8 +105,14 @@ class _Owned:
 def _own(checkpoints: Checkpoints, pipeline: Pipeline, config: Config, parallelism: dict[str, int]) -> _Owned | None:
     """Refuses what does not fit, then takes over. None when another driver was faster: look at everything again."""
     base = _base(checkpoints, pipeline, config)
-    committers = _committers(pipeline, base)
-    checkpoints.verify_files(base)
+    try:
+        committers = _committers(pipeline, base)
+        checkpoints.verify_files(base)
+    except (TablePositionMismatch, MissingFile):
+        newest = checkpoints.newest()
+        if config.restore is None and newest is not None and newest.checkpoint > base.checkpoint:
+            return None
+        raise
     driver = Driver(socket.gethostname(), os.getpid(), utc_now(), penstock.__version__)
     generation = checkpoints.claim_generation(driver)
     manifest = _take_over(checkpoints, base, config, generation, parallelism)
@@ -195,6 +205,8 @@ def _take_over(
         newest = checkpoints.newest()
         if newest is not None and newest.identity != base.identity:
             return None
+        if newest is not None and newest.generation > generation:
+            raise checkpoints.fenced_by(newest, generation)
         if newest is not None and config.restore is None:
             base = newest
         manifest = takeover(
@@ -208,10 +220,8 @@ def _take_over(
         try:
             checkpoints.publish(manifest)
         except Fenced:
-            if checkpoints.read(CheckpointId(manifest.checkpoint)).generation > generation:
-                raise
-        else:
-            return manifest
+            continue  # whoever was faster: look again
+        return manifest
 
 
 def _coordinator(

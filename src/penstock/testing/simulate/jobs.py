@@ -52,20 +52,21 @@ class Shape:
     two_keyed: bool
     map_between: bool
     totals: bool
-    row_cost_s: float
-    map_cost_s: float
+    row_cost: float
+    map_cost: float
+    """Of an epoch, per row."""
 
     @classmethod
     def draw(cls, rng: random.Random) -> Shape:
         return cls(
-            sources=rng.choice((1, 1, 2)),
-            map_first=rng.random() < 0.4,
+            sources=rng.choice((1, 1, 1, 2)),
+            map_first=rng.random() < 0.25,
             filter=rng.random() < 0.3,
             two_keyed=rng.random() < 0.5,
             map_between=rng.random() < 0.2,
-            totals=rng.random() < 0.4,
-            row_cost_s=rng.choice((0.0, 0.002, 0.01, 0.05, 0.2)),
-            map_cost_s=rng.choice((0.0, 0.0, 0.005, 0.03)),
+            totals=rng.random() < 0.3,
+            row_cost=rng.choice((0.0, 0.005, 0.02, 0.1)),
+            map_cost=rng.choice((0.0, 0.0, 0.01, 0.05)),
         )
 
 
@@ -73,7 +74,7 @@ def pipeline_of(shape: Shape, world: World) -> Pipeline:
     """The pipeline, writing to the world's tables and spending its virtual time."""
 
     def costly(batch: pa.RecordBatch) -> pa.RecordBatch:
-        world.scheduler.spend(batch.num_rows * shape.map_cost_s)
+        world.scheduler.spend(batch.num_rows * shape.map_cost * world.epoch_s)
         return batch
 
     streams = [Stream(SourceNode(f"s{number}", SCHEMA, None)) for number in range(shape.sources)]
@@ -82,11 +83,11 @@ def pipeline_of(shape: Shape, world: World) -> Pipeline:
     stream = streams[0] if len(streams) == 1 else streams[0].union(*streams[1:], name="union")
     if shape.filter:
         stream = stream.filter(lambda batch: np.asarray(batch.column("id")) % FILTERED != 0, name="filter")
-    stream = stream.key_by("key").process(_numbering(world, "key", "n1", shape.row_cost_s), name="first")
+    stream = stream.key_by("key").process(_numbering(world, "key", "n1", shape.row_cost * world.epoch_s), name="first")
     if shape.map_between:
         stream = stream.map_batches(costly, name="between")
     if shape.two_keyed:
-        stream = stream.key_by("coarse").process(_numbering(world, "coarse", "n2", shape.row_cost_s / 2), name="second")
+        stream = stream.key_by("coarse").process(_numbering(world, "coarse", "n2", shape.row_cost * world.epoch_s / 2), name="second")
     outputs: list[Output] = [stream.write(SimSink(world.tables["records"]), name="records")]
     if shape.totals:
         totals = stream.key_by("coarse").aggregate(n=aggregates.count(), total=aggregates.sum("id"), name="totals")
@@ -122,12 +123,12 @@ class Records:
 
     @classmethod
     def draw(cls, rng: random.Random, sources: int) -> Records:
-        keys = rng.choice((1, 2, 5, 12, 30))
+        keys = rng.choice((1, 2, 5, 12))
         skew = rng.choice((0.0, 0.0, 0.7, 0.95))
         big = rng.choice((0.0, 0.0, 0.02))
         tables = []
         for source in range(sources):
-            rows = rng.randint(10, 150 // sources)
+            rows = rng.randint(4, 50 // sources)
             chosen = [0 if rng.random() < skew else rng.randrange(keys) for _ in range(rows)]
             pads = ["x" * (4000 if rng.random() < big else rng.randrange(20)) for _ in range(rows)]
             numbers = range(source * SOURCE_IDS + 1, source * SOURCE_IDS + 1 + rows)

@@ -39,6 +39,10 @@ class Disk:
     files: dict[str, File] = field(default_factory=dict)
     being_written: dict[str, SimWriter] = field(default_factory=dict)
 
+    def list_everything(self) -> None:
+        for file in self.files.values():
+            file.listed_at = 0.0
+
     def lose_process(self, process: Process, keep: Callable[[int], int | None]) -> None:
         """A process died: of its unfinished files some prefix is left, or nothing."""
         for path, writer in list(self.being_written.items()):

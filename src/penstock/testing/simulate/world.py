@@ -105,10 +105,12 @@ class World:
         self.checks = Checks(self)
         self.max_parallelism = rng.choice((4, 7, 8, 16, 128))
         self.retain = rng.choice((1, 2, 3))
-        self._batch_rows = rng.choice((3, 10, 30, 80))
+        self._batch_rows = rng.choice((8, 20, 40))
+        epoch_s = rng.choice((0.1, 0.3, 1.0, 3.0, None))
+        self.epoch_s = epoch_s or 1.0
         self._options: dict[str, object] = {
             "max_parallelism": self.max_parallelism,
-            "epoch": rng.choice((0.1, 0.3, 1.0, 1.0, 3.0, None)),
+            "epoch": epoch_s,
             "retain": self.retain,
             "max_in_flight": rng.choice((1_000, 10_000, 1_000_000)),
             "max_in_flight_segments": rng.choice((3, 10, 1_000)),
@@ -134,6 +136,7 @@ class World:
         self.log(f"{self.shape} {self.faults.rates}")
         done = self._with_faults(self.rng.uniform(3, 40))
         self.faults.on = False
+        self.disk.list_everything()
         self.log("faults off")
         if not done:
             self._without_faults()
@@ -335,15 +338,13 @@ class World:
         return self._attempts
 
     def next_offsets(self, batch: int) -> Offsets:
-        """How much a micro-batch takes of each source; at least one row of one."""
+        """How much a micro-batch takes of each source."""
         begin = self.source.end_of(batch - 1)
-        ends = [min(table.num_rows, lo + self.rng.randint(0, self._batch_rows)) for lo, table in self._left(begin)]
-        if tuple(ends) == begin:
-            ends = [min(table.num_rows, lo + 1) for lo, table in self._left(begin)]
+        ends = [
+            min(table.num_rows, lo + self.rng.randint(1, self._batch_rows))
+            for lo, table in zip(begin, self.source.tables, strict=True)
+        ]
         return tuple(zip(begin, ends, strict=True))
-
-    def _left(self, begin: tuple[int, ...]):  # type: ignore[no-untyped-def]
-        return zip(begin, self.source.tables, strict=True)
 
     def trigger_pause(self) -> float:
         return self.rng.choice((0.0, 0.0, 0.3, 2.0, 7.0)) if self.faults.on else 0.0
@@ -353,5 +354,5 @@ class World:
         self.trace.add(self.scheduler.clock(), f"{current.process.name}.{current.name}", what)
 
     def _parallelism(self) -> int:
-        return self.rng.randint(1, min(4, self.max_parallelism))
+        return self.rng.choice((1, 2, 2, 3, 4))
 
