@@ -45,15 +45,20 @@ class Checkpoints:
         self.store = store
 
     def ids(self) -> list[CheckpointId]:
-        retired = set(self._numbers(MANIFESTS, ".retired"))
-        return [CheckpointId(number) for number in self._numbers(MANIFESTS) if number not in retired]
+        names = self._names(MANIFESTS)
+        retired = set(_numbers(names, ".retired"))
+        return [CheckpointId(number) for number in _numbers(names, ".json") if number not in retired]
 
     def newest(self) -> Manifest | None:
-        """The last checkpoint, also where a listing lags behind what was published."""
-        newest = max(self.ids(), default=CheckpointId(0))
-        while self.store.exists(manifest_path(newest + 1)):
-            newest = CheckpointId(newest + 1)
-        return self.read(newest) if newest else None
+        """Raises: as `read`."""
+        while ids := self.ids():
+            try:
+                return self.read(ids[-1])
+            except NoSuchCheckpoint:
+                if self.ids() == ids:
+                    raise
+                # A newer driver went on and retired it between the two calls.
+        return None
 
     def read(self, checkpoint: CheckpointId) -> Manifest:
         """Raises: `NoSuchCheckpoint`, `CorruptFile`, `FormatTooNew`."""
@@ -102,7 +107,7 @@ class Checkpoints:
 
     def claim_generation(self, driver: Driver) -> Generation:
         """Takes the next free generation; every driver with a lower one has lost."""
-        generation = Generation(max(self._numbers(GENERATIONS), default=0) + 1)
+        generation = Generation(max(_numbers(self._names(GENERATIONS), ".json"), default=0) + 1)
         while True:
             try:
                 self.store.create(generation_path(generation), msgspec.json.encode(driver))
@@ -130,23 +135,26 @@ class Checkpoints:
         for file in needed:
             found = sizes.get(file.path)
             where = f"{file.path} in {self.store.url}, needed by checkpoint {manifest.checkpoint},"
-            others = self._others(CheckpointId(manifest.checkpoint))
-            advice = f"restore it from a copy, or an older checkpoint: {others}"
-            if found is None:
+            if found is None and not self.store.exists(file.path):
                 raise MissingFile(
-                    f"{where} does not exist", cause="it was deleted by hand", next_step=advice, path=file.path
+                    f"{where} does not exist",
+                    cause="it was deleted by hand",
+                    next_step=self._advice(manifest),
+                    path=file.path,
                 )
-            if found != file.bytes:
+            if found not in {None, file.bytes}:
                 raise CorruptFile(
                     f"{where} has {found} bytes, {file.bytes} were written",
                     cause="the file was truncated or edited after it was written",
-                    next_step=advice,
+                    next_step=self._advice(manifest),
                     path=file.path,
                 )
 
-    def _numbers(self, folder: str, kind: str = ".json") -> list[int]:
-        names = (entry.path.rpartition("/")[2] for entry in self.store.list(folder))
-        return sorted(int(name[:10]) for name in names if name[:10].isdigit() and name[10:] == kind)
+    def _advice(self, manifest: Manifest) -> str:
+        return f"restore it from a copy, or an older checkpoint: {self._others(CheckpointId(manifest.checkpoint))}"
+
+    def _names(self, folder: str) -> list[str]:
+        return [entry.path.rpartition("/")[2] for entry in self.store.list(folder)]
 
     def _others(self, checkpoint: CheckpointId) -> str:
         others = [number for number in self.ids() if number != checkpoint]
@@ -160,6 +168,10 @@ class Checkpoints:
             cause="it was never published, or expired (option retain)",
             next_step="choose one that is there, or leave restore out for the newest",
         )
+
+
+def _numbers(names: list[str], kind: str) -> list[int]:
+    return sorted(int(name[:10]) for name in names if name[:10].isdigit() and name[10:] == kind)
 
 
 def _fenced(seen: str, ours: Generation, newer: Generation) -> Fenced:

@@ -14,7 +14,7 @@ from contextlib import suppress
 
 from penstock.engine.background import WHEN_WOKEN, Background, Pause, Spawn
 from penstock.engine.checkpoints import DATA_FOLDERS, Checkpoints, manifest_path, retired_path
-from penstock.errors import NoSuchCheckpoint, PenstockError
+from penstock.errors import PenstockError
 from penstock.protocol.garbage import garbage, retired
 from penstock.protocol.ids import CheckpointId, Generation
 from penstock.protocol.manifest import Manifest
@@ -46,13 +46,11 @@ class Collector:
         self._background: Background = spawn("penstock-collector", self.step, on_failure)
 
     def start(self, newest: CheckpointId) -> None:
-        """Learns what checkpoints before `newest`, the driver's first, need; then goes on in the background."""
+        """Learns what older checkpoints than `newest`, the driver's first, need; then goes on in the background."""
         generation = None
-        for checkpoint in self._older(newest):
+        for checkpoint in self._checkpoints.ids():
             try:
                 manifest = self._checkpoints.read(checkpoint)
-            except NoSuchCheckpoint:
-                continue
             except PenstockError:
                 self._since_sweep = -1  # what a damaged manifest needs is not known: no sweep in this run
                 continue
@@ -62,11 +60,6 @@ class Collector:
                 generation = manifest.generation
         self._fences.add(newest)
         self._background.start()
-
-    def _older(self, newest: CheckpointId) -> list[CheckpointId]:
-        """Also those that a listing does not show yet, as far as they are to be kept."""
-        recent = (CheckpointId(number) for number in range(max(1, newest - self._retain), newest))
-        return sorted({*(number for number in self._checkpoints.ids() if number < newest), *recent})
 
     def published(self, manifest: Manifest) -> None:
         with self._lock:

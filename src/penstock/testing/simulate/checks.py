@@ -21,7 +21,7 @@ from penstock.testing.simulate.table import SimTable, Written
 if TYPE_CHECKING:
     from penstock.testing.simulate.world import World
 
-EXPECTED = {"StorageFailed", "MissingFile", "Fenced", "StageFailed", "CommitFailed"}
+EXPECTED = {"StorageFailed", "Fenced", "StageFailed", "CommitFailed"}
 """Errors that faults of the surroundings may end a query with; any other one is a fault of our own."""
 
 
@@ -192,8 +192,6 @@ class Checks:
         if restored and kind in {"NoSuchCheckpoint", "TablePositionMismatch"}:
             return
         if kind not in EXPECTED:
-            self._fail("errors", f"the query ended with {error}")
-        if kind == "MissingFile" and not self._world.faults.rates.list_lag_s:
             self._fail("errors", f"the query ended with {error}")
 
     # -- the end -------------------------------------------------------------------------------------------------

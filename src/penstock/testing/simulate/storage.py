@@ -70,7 +70,7 @@ class SimStore:
             if path in self._disk.files:
                 raise AlreadyExists(path)
             self._world.checks.before_create(self._process, path, data)
-            self._disk.files[path] = File(bytes(data), durable=True, listed_at=self._listed_at())
+            self._disk.files[path] = File(bytes(data), durable=True, listed_at=self._world.scheduler.now)
 
         self._call("create", check_path(path), effect)
 
