@@ -85,6 +85,12 @@ class Checkpoints:
                     path=path,
                 )
 
+    def restorable(self, checkpoint: CheckpointId) -> Manifest:
+        """Raises: as `read`; a retired manifest is no checkpoint any more."""
+        if checkpoint not in self.ids():
+            raise self._no_such(checkpoint)
+        return self.read(checkpoint)
+
     def publish(self, manifest: Manifest) -> int:
         """Makes a checkpoint exist; returns its size in bytes. Nobody can publish the same id twice.
 

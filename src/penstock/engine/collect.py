@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 
-from penstock.engine.background import WHEN_WOKEN, Background, Pause, Spawn
+from penstock.engine.background import AT_ONCE, WHEN_WOKEN, Background, Pause, Spawn
 from penstock.engine.checkpoints import DATA_FOLDERS, Checkpoints, manifest_path, retired_path
 from penstock.errors import PenstockError
 from penstock.protocol.garbage import garbage, retired
@@ -76,14 +76,13 @@ class Collector:
         """Collects after everything that was published since the last step."""
         with self._lock:
             batch, self._published = self._published, []
-            if not batch and self._ending:
-                return None
-        if batch:
-            try:
-                self._collect(batch)
-            except Exception as error:  # garbage is harmless; a failed deletion must not stop the stream
-                self._on_failure(error)
-        return WHEN_WOKEN
+            if not batch:
+                return None if self._ending else WHEN_WOKEN
+        try:
+            self._collect(batch)
+        except Exception as error:  # garbage is harmless; a failed deletion must not stop the stream
+            self._on_failure(error)
+        return AT_ONCE
 
     def _retire(self, checkpoint: CheckpointId) -> None:
         if checkpoint not in self._fences:

@@ -96,7 +96,7 @@ class EpochLoop:
             case SkipBatch():
                 return Offer(batch, done=True)
             case RefuseBatch(why):
-                error = self._reason(_source_mismatch(self._runner, batch, why))
+                error = self.reason(_source_mismatch(self._runner, batch, why))
                 self.fail(error)
                 raise error
             case TakeBatch():
@@ -159,7 +159,7 @@ class EpochLoop:
         try:
             pause = self._act()
         except PenstockError as error:
-            self.fail(self._reason(error))
+            self.fail(self.reason(error))
             pause = None
         except Exception as error:  # nothing may be swallowed (B12)
             self.fail(_fault(error))
@@ -169,7 +169,7 @@ class EpochLoop:
             self.wake()
         return pause
 
-    def _reason(self, error: PenstockError) -> PenstockError:
+    def reason(self, error: PenstockError) -> PenstockError:
         """A driver that was replaced finds its files swept, its batches taken: being replaced is what happened (C9)."""
         try:
             self._runner.checkpoints.require_leader(self._runner.generation)

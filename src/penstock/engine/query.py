@@ -156,7 +156,7 @@ class Query:
         self._loop.wake()
 
     def fail(self, error: PenstockError) -> None:
-        self._loop.fail(error)
+        self._loop.fail(self._loop.reason(error))
 
     def on_collector_failure(self, error: BaseException) -> None:
         _log.warning("files that nobody needs could not be removed: %s", error)

@@ -161,7 +161,7 @@ def _base(checkpoints: Checkpoints, pipeline: Pipeline, config: Config) -> Manif
             next_step="to start from a copy, set checkpoint= to the copied folder",
             option="restore",
         )
-    stored = checkpoints.newest() if config.restore is None else checkpoints.read(CheckpointId(config.restore))
+    stored = checkpoints.newest() if config.restore is None else checkpoints.restorable(CheckpointId(config.restore))
     shape = pipeline.shape()
     if stored is None:
         return first_manifest(

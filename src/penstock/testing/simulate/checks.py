@@ -121,7 +121,9 @@ class Checks:
             for pending in state.pending:
                 for committable in pending.committables:
                     if pending.checkpoint > done and id_of(committable) not in now:
-                        self._fail("pending", f"{sink}: checkpoint {manifest.checkpoint} lost what {pending.checkpoint} left")
+                        self._fail(
+                            "pending", f"{sink}: checkpoint {manifest.checkpoint} lost what {pending.checkpoint} left"
+                        )
 
     def before_delete(self, process: Process, path: str) -> None:
         folder, _, name = path.partition("/")

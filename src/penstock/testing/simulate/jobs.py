@@ -87,7 +87,9 @@ def pipeline_of(shape: Shape, world: World) -> Pipeline:
     if shape.map_between:
         stream = stream.map_batches(costly, name="between")
     if shape.two_keyed:
-        stream = stream.key_by("coarse").process(_numbering(world, "coarse", "n2", shape.row_cost * world.epoch_s / 2), name="second")
+        stream = stream.key_by("coarse").process(
+            _numbering(world, "coarse", "n2", shape.row_cost * world.epoch_s / 2), name="second"
+        )
     outputs: list[Output] = [stream.write(SimSink(world.tables["records"]), name="records")]
     if shape.totals:
         totals = stream.key_by("coarse").aggregate(n=aggregates.count(), total=aggregates.sum("id"), name="totals")

@@ -163,7 +163,9 @@ class SimCommitter:
             files = tuple(msgspec.json.decode(c.payload, type=Written).file for c in committables)
             table.snapshots.append(Snapshot(self._user, int(permit.checkpoint), files))
             self._known = int(permit.checkpoint)
-            world.log(f"{table.name} snapshot {len(table.snapshots)} holds checkpoint {permit.checkpoint}: files {files}")
+            world.log(
+                f"{table.name} snapshot {len(table.snapshots)} holds checkpoint {permit.checkpoint}: files {files}"
+            )
             table.after(self._process, fault, "publish")
             receipt = self._newest()
             assert receipt is not None

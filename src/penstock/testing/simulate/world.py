@@ -355,4 +355,3 @@ class World:
 
     def _parallelism(self) -> int:
         return self.rng.choice((1, 2, 2, 3, 4))
-
