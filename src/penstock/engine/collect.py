@@ -9,13 +9,13 @@ needs its name next, and must find it taken whenever it goes on (C9).
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from penstock.engine.background import AT_ONCE, WHEN_WOKEN, Background, Pause, Spawn
 from penstock.engine.checkpoints import DATA_FOLDERS, Checkpoints, manifest_path, retired_path
 from penstock.errors import PenstockError
-from penstock.protocol.garbage import garbage, retired
+from penstock.protocol.garbage import garbage, retired, written_for
 from penstock.protocol.ids import CheckpointId, Generation
 from penstock.protocol.manifest import Manifest
 from penstock.store.base import AlreadyExists
@@ -38,6 +38,7 @@ class Collector:
         self._checkpoints, self._generation, self._retain = checkpoints, generation, retain
         self._on_failure = on_failure
         self._retained: dict[CheckpointId, frozenset[str]] = {}
+        self._unread: set[CheckpointId] = set()
         self._fences: set[CheckpointId] = set()
         self._published: list[Manifest] = []
         self._since_sweep = SWEEP_EVERY
@@ -47,19 +48,22 @@ class Collector:
 
     def start(self, newest: CheckpointId) -> None:
         """Learns what older checkpoints than `newest`, the driver's first, need; then goes on in the background."""
-        generation = None
-        for checkpoint in self._checkpoints.ids():
-            try:
-                manifest = self._checkpoints.read(checkpoint)
-            except PenstockError:
-                self._since_sweep = -1  # what a damaged manifest needs is not known: no sweep in this run
-                continue
-            self._retained[checkpoint] = manifest.files()
-            if manifest.generation != generation:
-                self._fences.add(checkpoint)
-                generation = manifest.generation
+        self._unread = set(self._checkpoints.ids())
+        self._learn()
         self._fences.add(newest)
         self._background.start()
+
+    def _learn(self) -> None:
+        """Reads older manifests; one that cannot be read now is tried again, its files are left alone meanwhile."""
+        before: Manifest | None = None
+        for checkpoint in sorted(self._unread):
+            with suppress(PenstockError):
+                manifest = self._checkpoints.read(checkpoint)
+                self._retained[checkpoint] = manifest.files()
+                self._unread.remove(checkpoint)
+                if before is None or before.generation != manifest.generation:
+                    self._fences.add(checkpoint)
+                before = manifest
 
     def published(self, manifest: Manifest) -> None:
         with self._lock:
@@ -92,7 +96,7 @@ class Collector:
             self._checkpoints.store.create(retired_path(checkpoint), b"")
 
     def _collect(self, published: list[Manifest]) -> None:
-        store = self._checkpoints.store
+        self._learn()
         for manifest in published:
             self._retained[CheckpointId(manifest.checkpoint)] = manifest.files()
         dropped: set[str] = set()
@@ -100,11 +104,15 @@ class Collector:
             self._retire(checkpoint)
             dropped |= self._retained.pop(checkpoint)
         needed = frozenset().union(*self._retained.values())
-        store.delete(sorted(dropped - needed))
-        if self._since_sweep >= 0:
-            self._since_sweep += len(published)
+        self._delete(dropped - needed)
+        self._since_sweep += len(published)
         if self._since_sweep >= SWEEP_EVERY:
             self._since_sweep = 0
-            files = [entry.path for folder in DATA_FOLDERS for entry in store.list(folder)]
+            files = [entry.path for folder in DATA_FOLDERS for entry in self._checkpoints.store.list(folder)]
             newest = CheckpointId(published[-1].checkpoint)
-            store.delete(garbage(files, needed, generation=self._generation, published=newest))
+            self._delete(garbage(files, needed, generation=self._generation, published=newest))
+
+    def _delete(self, files: Iterable[str]) -> None:
+        """All but those that a checkpoint which could not be read may name."""
+        unknown = max(self._unread, default=CheckpointId(0))
+        self._checkpoints.store.delete(sorted(file for file in files if written_for(file) > unknown))
