@@ -8,7 +8,7 @@ TESTS ?= tests
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo test test-slow lint format bench kill clean
+.PHONY: help setup java demo test test-slow lint format bench kill matrix hunt clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' "$(ROOT)/Makefile"
@@ -43,6 +43,12 @@ bench: java setup ## the figures of docs/performance.md; ARGS=barrier for one of
 
 kill: java setup ## SIGKILL driver and workers at 50 random moments each, compare the table with the input
 	@$(IN_ROOT) .venv/bin/python -m benchmarks.kill $(or $(RUNS),50) $(SEED)
+
+matrix: java setup ## every shape and rescale of the matrix on Spark; ARGS="--only union" for one shape
+	@$(IN_ROOT) .venv/bin/python -m tests.spark.matrix $(ARGS)
+
+hunt: java setup ## look for lost records under contention: RUNS=300
+	@$(IN_ROOT) .venv/bin/python -m tests.spark.hunt --runs $(or $(RUNS),300) --seed $(or $(SEED),1)
 
 clean: ## remove .venv, caches and what runs left behind
 	@$(IN_ROOT) rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist artifacts spark-warehouse \

@@ -5,8 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.errors import PenstockError
 from penstock.operators.aggregates import count, first, last, max, mean, min, sum  # noqa: A004
-from penstock.operators.process import KeyedProcess, value
-from penstock.pipeline import KeyedStream, Output, Stream, read, start
+from penstock.operators.connect import ConnectProcess
+from penstock.operators.declare import broadcast_map, value
+from penstock.operators.process import KeyedProcess
+from penstock.pipeline import BroadcastStream, KeyedStream, Output, Stream, read, start
 from penstock.sinks.discard import Discard
 from penstock.sinks.paimon import Paimon
 
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "BroadcastStream",
+    "ConnectProcess",
     "Discard",
     "KeyedProcess",
     "KeyedStream",
@@ -25,6 +29,7 @@ __all__ = [
     "PenstockError",
     "Query",
     "Stream",
+    "broadcast_map",
     "count",
     "first",
     "last",

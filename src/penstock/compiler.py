@@ -10,6 +10,7 @@ import dataclasses
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import pyarrow as pa
 
@@ -18,6 +19,7 @@ from penstock.errors import PipelineError
 from penstock.graph import Edge, Pipeline, SinkBinding, Source, Stage, StageNode, Target, ToEdge, ToOperator, ToSink
 from penstock.operators.base import OperatorSpec
 from penstock.operators.passing import Pass
+from penstock.protocol.eventtime import SourceTime
 from penstock.sinks.base import Sink
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,80}")
@@ -31,16 +33,34 @@ class SourceNode:
     name: str
     schema: pa.Schema
     frame: object
+    event_time: str | None = None
+    time: SourceTime | None = None
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class OperatorNode:
-    """An operator as written; `keys` says how records must be grouped for it."""
+    """An operator as written."""
 
     spec: OperatorSpec
     named: bool
-    inputs: tuple[SourceNode | OperatorNode, ...]
+    inputs: tuple[Input, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """One input of an operator: how its records must be grouped, or that each subtask gets all of them."""
+
+    node: Node
     keys: tuple[str, ...] = ()
+    broadcast: bool = False
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class SideNode:
+    """A side output of an operator."""
+
+    operator: OperatorNode
+    output: str
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -49,14 +69,56 @@ class SinkNode:
 
     name: str | None
     sink: Sink
-    input: SourceNode | OperatorNode
+    input: Node
 
 
-Node = SourceNode | OperatorNode
+Node: TypeAlias = "SourceNode | OperatorNode | SideNode"
 
 
 def schema_of(node: Node) -> pa.Schema:
-    return node.schema if isinstance(node, SourceNode) else node.spec.output_schema
+    match node:
+        case SourceNode():
+            return node.schema
+        case OperatorNode():
+            return node.spec.output_schema
+        case SideNode():
+            return node.operator.spec.side_outputs[node.output]
+
+
+def event_time_of(node: Node) -> str | None:
+    """The column with a stream's event time: the source's, as long as operators hand on a column of that name and type.
+
+    An operator that makes event times of its own says so by a property `event_time`.
+    """
+    match node:
+        case SourceNode():
+            return node.event_time
+        case OperatorNode():
+            own = getattr(node.spec, "event_time_column", None)
+            if own is not None:
+                return str(own)
+            return _inherited(schema_of(node), [part.node for part in node.inputs if not part.broadcast])
+        case SideNode():
+            return _inherited(schema_of(node), [part.node for part in node.operator.inputs if not part.broadcast])
+
+
+def _inherited(schema: pa.Schema, inputs: Sequence[Node]) -> str | None:
+    names = {event_time_of(node) for node in inputs}
+    name = names.pop() if len(names) == 1 else None
+    if name is None or name not in schema.names:
+        return None
+    return name if all(schema_of(node).field(name).type == schema.field(name).type for node in inputs) else None
+
+
+def is_timed(node: Node) -> bool:
+    """Whether watermarks come along."""
+    match node:
+        case SourceNode():
+            return node.time is not None
+        case OperatorNode():
+            return any(is_timed(part.node) for part in node.inputs)
+        case SideNode():
+            return is_timed(node.operator)
 
 
 def check_keys(schema: pa.Schema, keys: Sequence[str]) -> tuple[str, ...]:
@@ -109,12 +171,30 @@ class _StageDraft:
     name: str
     inputs: list[Edge] = field(default_factory=list)
     specs: list[OperatorSpec] = field(default_factory=list)
-    targets: list[list[Target]] = field(default_factory=list)
+    targets: list[dict[str | None, list[Target]]] = field(default_factory=list)
+    """Per operator, by side output; None is its main output."""
     sinks: list[SinkBinding] = field(default_factory=list)
 
-    def freeze(self) -> Stage:
-        nodes = tuple(StageNode(spec, tuple(targets)) for spec, targets in zip(self.specs, self.targets, strict=True))
-        return Stage(self.name, tuple(self.inputs), nodes, tuple(self.sinks))
+    def freeze(self, dealt: frozenset[str]) -> Stage:
+        return Stage(
+            self.name,
+            tuple(_dealt(edge, dealt) for edge in self.inputs),
+            tuple(self._node(spec, by_output, dealt) for spec, by_output in zip(self.specs, self.targets, strict=True)),
+            tuple(self.sinks),
+        )
+
+    @staticmethod
+    def _node(spec: OperatorSpec, by_output: dict[str | None, list[Target]], dealt: frozenset[str]) -> StageNode:
+        frozen = {
+            output: tuple(ToEdge(_dealt(to.edge, dealt)) if isinstance(to, ToEdge) else to for to in targets)
+            for output, targets in by_output.items()
+        }
+        sides = {output: targets for output, targets in frozen.items() if output is not None}
+        return StageNode(spec, frozen.get(None, ()), sides)
+
+
+def _dealt(edge: Edge, dealt: frozenset[str]) -> Edge:
+    return dataclasses.replace(edge, dealt=True) if edge.name in dealt else edge
 
 
 class _Compiler:
@@ -128,55 +208,99 @@ class _Compiler:
     def compile(self) -> Pipeline:
         for node in _in_order(self._outputs):
             if isinstance(node, SourceNode):
-                self._sources[node] = Source(self._unique(node.name, given=True), node.schema, node.frame)
+                name = self._unique(node.name, given=True)
+                self._sources[node] = Source(name, node.schema, node.frame, node.time)
         for node in _in_order(self._outputs):
             if isinstance(node, OperatorNode):
                 self._add_operator(node)
         for output in self._outputs:
             self._add_sink(output)
-        return Pipeline(tuple(self._sources.values()), tuple(draft.freeze() for draft in self._drafts))
+        dealt = self._dealt_edges()
+        return Pipeline(tuple(self._sources.values()), tuple(draft.freeze(dealt) for draft in self._drafts))
+
+    def _dealt_edges(self) -> frozenset[str]:
+        """Unkeyed edges behind which nobody needs the order of records: no key, no broadcast, down to the sinks."""
+        outputs = {
+            draft.name: [to.edge for by in self._all_targets(draft) for to in by if isinstance(to, ToEdge)]
+            for draft in self._drafts
+        }
+        free: set[str] = set()
+        for draft in reversed(self._drafts):
+            behind = outputs[draft.name]
+            if all(edge.name in free for edge in behind):
+                free |= {edge.name for edge in draft.inputs if not edge.keys and not edge.broadcast}
+        return frozenset(free)
+
+    @staticmethod
+    def _all_targets(draft: _StageDraft) -> Iterable[list[Target]]:
+        return (targets for by_output in draft.targets for targets in by_output.values())
 
     def _add_operator(self, node: OperatorNode) -> None:
         spec = self._renamed(node)
-        producer = node.inputs[0]
-        forward = len(node.inputs) == 1 and not node.keys
-        if forward and isinstance(producer, OperatorNode) and not producer.spec.emits_at_end:
-            draft, index = self._place[producer]
-            draft.targets[index].append(ToOperator(len(draft.specs)))
+        first = node.inputs[0]
+        forward = len(node.inputs) == 1 and not first.keys and not first.broadcast
+        if forward and not isinstance(first.node, SourceNode) and not self._operator(first.node).spec.emits_at_end:
+            draft = self._send(first.node, ToOperator(len(self._draft_of(first.node).specs)))
         else:
-            inputs = self._one_source_at_most(node.inputs)
+            inputs = [self._through_files(part) for part in node.inputs]
             draft = _StageDraft(spec.name)
             self._drafts.append(draft)
-            for upstream in inputs:
-                self._connect(upstream, draft, node.keys)
+            for part in inputs:
+                self._connect(part, draft)
         self._place[node] = (draft, len(draft.specs))
         draft.specs.append(spec)
-        draft.targets.append([])
+        draft.targets.append({})
 
-    def _one_source_at_most(self, inputs: tuple[Node, ...]) -> tuple[Node, ...]:
-        """A stage job has one live input; where several sources meet, each passes through a stage of its own first."""
-        if sum(isinstance(upstream, SourceNode) for upstream in inputs) <= 1:
-            return inputs
-        return tuple(self._passed(node) if isinstance(node, SourceNode) else node for node in inputs)
+    @staticmethod
+    def _operator(node: OperatorNode | SideNode) -> OperatorNode:
+        return node.operator if isinstance(node, SideNode) else node
+
+    def _draft_of(self, node: OperatorNode | SideNode) -> _StageDraft:
+        return self._place[self._operator(node)][0]
+
+    def _send(self, node: OperatorNode | SideNode, target: Target) -> _StageDraft:
+        draft, index = self._place[self._operator(node)]
+        output = node.output if isinstance(node, SideNode) else None
+        draft.targets[index].setdefault(output, []).append(target)
+        return draft
+
+    def _through_files(self, part: Input) -> Input:
+        """All subtasks can read the same broadcast rows only from a file: those of a source pass through a stage."""
+        if part.broadcast and isinstance(part.node, SourceNode):
+            return dataclasses.replace(part, node=self._passed(part.node))
+        return part
 
     def _passed(self, source: SourceNode) -> OperatorNode:
-        node = OperatorNode(Pass("pass", source.schema), False, (source,))
+        node = OperatorNode(Pass("pass", source.schema), False, (Input(source),))
         self._add_operator(node)
         return node
 
-    def _connect(self, upstream: Node, draft: _StageDraft, keys: tuple[str, ...]) -> None:
+    def _connect(self, part: Input, draft: _StageDraft) -> None:
+        upstream, keys = part.node, part.keys
         schema = schema_of(upstream)
         if isinstance(upstream, SourceNode):
             producer = self._sources[upstream].name
-            draft.inputs.append(Edge(self._edge_name(producer, draft), producer, draft.name, keys, schema, True))
+            name = self._edge_name(producer, draft)
+            edge = Edge(name, producer, draft.name, keys, schema, True, False, is_timed(upstream), upstream.event_time)
+            draft.inputs.append(edge)
             return
-        source, index = self._place[upstream]
-        # Results per key stay with their key, where they still carry it: order is kept though nobody asks for keys.
-        inherited = tuple(getattr(upstream.spec, "keys", ()))
-        keys = keys or (inherited if set(inherited) <= set(schema.names) else ())
-        edge = Edge(self._edge_name(source.name, draft), source.name, draft.name, keys, schema, False)
+        if not part.broadcast:
+            # Results per key stay with their key, where they still carry it: order is kept though nobody asks for keys.
+            inherited = tuple(getattr(self._operator(upstream).spec, "keys", ()))
+            keys = keys or (inherited if set(inherited) <= set(schema.names) else ())
+        source = self._draft_of(upstream)
+        edge = Edge(
+            self._edge_name(source.name, draft),
+            source.name,
+            draft.name,
+            keys,
+            schema,
+            False,
+            part.broadcast,
+            is_timed(upstream),
+        )
         draft.inputs.append(edge)
-        source.targets[index].append(ToEdge(edge))
+        self._send(upstream, ToEdge(edge))
 
     def _edge_name(self, producer: str, draft: _StageDraft) -> str:
         taken = {edge.name for edge in draft.inputs}
@@ -187,10 +311,9 @@ class _Compiler:
         upstream = output.input
         if isinstance(upstream, SourceNode):
             upstream = self._passed(upstream)
-        draft, index = self._place[upstream]
         name = self._unique(output.name or "sink", given=output.name is not None)
+        draft = self._send(upstream, ToSink(name))
         draft.sinks.append(SinkBinding(name, output.sink, schema_of(upstream)))
-        draft.targets[index].append(ToSink(name))
 
     def _renamed(self, node: OperatorNode) -> OperatorSpec:
         name = self._unique(node.spec.name, given=node.named)
@@ -224,9 +347,12 @@ def _in_order(outputs: Iterable[SinkNode]) -> list[Node]:
     def visit(node: Node) -> None:
         if node in order:
             return
-        if isinstance(node, OperatorNode):
-            for upstream in node.inputs:
-                visit(upstream)
+        match node:
+            case OperatorNode():
+                for part in node.inputs:
+                    visit(part.node)
+            case SideNode():
+                visit(node.operator)
         order[node] = None
 
     for output in outputs:

@@ -12,14 +12,15 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from penstock.operators.base import OperatorSpec
+from penstock.operators.base import OperatorSpec, StateSchema
+from penstock.protocol.eventtime import SourceTime
 from penstock.protocol.manifest import EdgeShape, OperatorShape, PipelineShape
 from penstock.sinks.base import Sink
 
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """A connection from a source or a stage to an input of a stage. Without `keys` rows keep their lane."""
+    """A connection from a source or a stage to an input of a stage. Without `keys` rows have lanes."""
 
     name: str
     producer: str
@@ -27,6 +28,14 @@ class Edge:
     keys: tuple[str, ...]
     schema: pa.Schema
     from_source: bool
+    broadcast: bool = False
+    """Every subtask of the consumer gets every row."""
+    timed: bool = False
+    """Watermarks come along."""
+    event_time: str | None = None
+    """Of an edge from a source: the column that its watermark is made of."""
+    dealt: bool = False
+    """Nobody behind needs an order, so rows that wait may be dealt out evenly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +64,16 @@ Target = ToOperator | ToEdge | ToSink
 
 @dataclass(frozen=True, slots=True)
 class StageNode:
-    """An operator inside a stage, and where its output goes."""
+    """An operator inside a stage, and where its output and its side outputs go."""
 
     spec: OperatorSpec
     targets: tuple[Target, ...]
+    sides: Mapping[str, tuple[Target, ...]] = field(default_factory=dict)
+
+    def all_targets(self) -> Iterator[Target]:
+        yield from self.targets
+        for targets in self.sides.values():
+            yield from targets
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +83,21 @@ class SinkBinding:
     name: str
     sink: Sink
     schema: pa.Schema
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table of state of an operator. A broadcast one is the same in all subtasks and written by the first alone."""
+
+    operator: str
+    part: str
+    schema: StateSchema
+    broadcast: bool
+
+    @property
+    def name(self) -> str:
+        """How checkpoints name it, also the folder of its files."""
+        return f"{self.operator}/{self.part}" if self.part else self.operator
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,15 +111,17 @@ class Stage:
 
     @property
     def outputs(self) -> tuple[Edge, ...]:
-        return tuple(target.edge for node in self.nodes for target in node.targets if isinstance(target, ToEdge))
+        return tuple(target.edge for node in self.nodes for target in node.all_targets() if isinstance(target, ToEdge))
 
     @property
     def source_inputs(self) -> tuple[Edge, ...]:
         return tuple(edge for edge in self.inputs if edge.from_source)
 
-    @property
-    def stateful(self) -> tuple[str, ...]:
-        return tuple(node.spec.name for node in self.nodes if node.spec.state_schema is not None)
+    def tables(self) -> Iterator[Table]:
+        """The tables of state of all operators."""
+        for node in self.nodes:
+            for part, schema in node.spec.state_tables.items():
+                yield Table(node.spec.name, part, schema, part in node.spec.broadcast_tables)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +131,7 @@ class Source:
     name: str
     schema: pa.Schema
     frame: object = field(compare=False, repr=False)
+    time: SourceTime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +162,11 @@ class Pipeline:
             },
             edges={
                 edge.name: EdgeShape(
-                    producer=edge.producer, consumer=edge.consumer, keys=edge.keys, columns=columns_of(edge.schema)
+                    producer=edge.producer,
+                    consumer=edge.consumer,
+                    keys=edge.keys,
+                    columns=columns_of(edge.schema),
+                    broadcast=edge.broadcast,
                 )
                 for edge in self.edges()
             },
@@ -143,10 +180,11 @@ def columns_of(schema: pa.Schema) -> tuple[tuple[str, str], ...]:
 
 
 def _operator_shape(spec: OperatorSpec, stage: str) -> OperatorShape:
-    state = spec.state_schema
     return OperatorShape(
         kind=spec.kind,
         stage=stage,
         output=columns_of(spec.output_schema),
-        state=() if state is None else (*columns_of(state.keys), *columns_of(state.values)),
+        state={
+            part: (*columns_of(schema.keys), *columns_of(schema.values)) for part, schema in spec.state_tables.items()
+        },
     )

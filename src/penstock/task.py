@@ -11,23 +11,39 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import pyarrow as pa
 
 from penstock.channel.barrier import Barrier, Slicer
-from penstock.channel.gate import Channel, Gate, LiveRows
+from penstock.channel.gate import Channel, Gate, as_records
 from penstock.channel.hashing import hash_columns
+from penstock.channel.lanes import Dealer, DealingWriter
+from penstock.channel.live import LiveInputs, LiveRows, RowsWriter
 from penstock.channel.reader import PrefetchingReader
 from penstock.channel.segment import HASH_COLUMN, ExchangeWriter, SegmentWriter, edge_schema
+from penstock.channel.watermarks import ChannelWatermarks
 from penstock.errors import PenstockError
-from penstock.graph import Edge, SinkBinding, Stage, ToEdge, ToOperator, ToSink
-from penstock.operators.base import Operator, Records, StateSchema
+from penstock.graph import Edge, SinkBinding, Stage, Table, ToEdge, ToOperator, ToSink
+from penstock.operators.base import (
+    NO_WATERMARK,
+    CountingOperator,
+    Emitted,
+    Operator,
+    OperatorContext,
+    OperatorSpec,
+    Records,
+    Side,
+    Time,
+    TimedOperator,
+)
 from penstock.protocol.garbage import file_path
 from penstock.protocol.ids import CheckpointId, Generation
 from penstock.protocol.keygroups import KeyGroupRange
 from penstock.protocol.plan import StagePlan, SubtaskPlan
 from penstock.protocol.report import (
+    DueReport,
     InputReport,
     OutputReport,
     SinkReport,
@@ -58,7 +74,7 @@ def run_subtask(
     store: Store,
     limits: Limits,
     attempt: str,
-    live: Iterator[pa.RecordBatch] | None = None,
+    live: LiveInputs | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> SubtaskReport:
     """Runs one attempt to its report. A `PenstockError` becomes a report of failure; anything else is raised, so
@@ -92,9 +108,8 @@ class _Stepped:
     """What stepping measured."""
 
     seconds: float
-    row_cost_s: float | None
-    barrier_fired: bool = False
-    barrier_delay_s: float = 0.0
+    barrier_fired: bool
+    barrier_delay_s: float
 
 
 class _Attempt:
@@ -108,24 +123,24 @@ class _Attempt:
         store: Store,
         limits: Limits,
         attempt: str,
-        live: Iterator[pa.RecordBatch] | None,
+        live: LiveInputs | None,
         undo: ExitStack,
         closing: ExitStack,
     ) -> None:
         self._stage, self._plan, self._mine = stage, plan, mine
         self._store, self._limits, self._attempt = store, limits, attempt
         self._undo, self._closing = undo, closing
-        self._states = {
-            node.spec.name: self._open_state(node.spec.name, node.spec.state_schema)
-            for node in stage.nodes
-            if node.spec.state_schema is not None
-        }
-        self._operators: list[Operator] = [node.spec.build(self._states.get(node.spec.name)) for node in stage.nodes]
+        self._states = {table.name: self._open_state(table) for table in stage.tables()}
+        self._operators: list[Operator] = [node.spec.build(self._context(node.spec)) for node in stage.nodes]
         self._exchanges = {edge.name: self._open_exchange(edge) for edge in stage.outputs}
+        self._dealers = {edge.name: Dealer(plan.max_parallelism, mine.groups.lo) for edge in stage.outputs}
         self._emitted = dict.fromkeys(self._exchanges, 0)
         self._writers = {binding.name: self._open_writer(binding) for binding in stage.sinks}
         self._written = dict.fromkeys(self._writers, 0)
-        self.gate = Gate([self._open_channel(edge, live) for edge in stage.inputs])
+        self.gate = Gate([self._open_channel(edge, live) for edge in stage.inputs], stage.nodes[0].spec.port_ranks)
+        self._time = Time(mine.groups, self.gate.watermarks(mine.groups), plan.now, plan.max_parallelism)
+        self._done_until = NO_WATERMARK
+        self._slicers = [Slicer(plan.row_cost_s) for _ in stage.inputs]
 
     # -- opening -------------------------------------------------------------------------------------------------
 
@@ -140,22 +155,40 @@ class _Attempt:
             sequence=sequence,
         )
 
-    def _open_state(self, operator: str, schema: StateSchema) -> KeyedState:
-        files = self._mine.state.get(operator, ())
-        state = KeyedState.open(self._store, files, self._mine.groups, schema, self._plan.max_parallelism)
+    def _open_state(self, table: Table) -> KeyedState:
+        files = self._mine.state.get(table.name, ())
+        groups = self._everything if table.broadcast else self._mine.groups
+        state = KeyedState.open(self._store, files, groups, table.schema, self._plan.max_parallelism)
         self._closing.callback(state.close)
         return state
 
+    @property
+    def _everything(self) -> KeyGroupRange:
+        return KeyGroupRange(0, self._plan.max_parallelism)
+
+    def _context(self, spec: OperatorSpec) -> OperatorContext:
+        return OperatorContext(
+            states={
+                table.part: self._states[table.name] for table in self._stage.tables() if table.operator == spec.name
+            },
+            subtask=self._mine.subtask,
+            groups=self._mine.groups,
+            max_parallelism=self._plan.max_parallelism,
+        )
+
     def _open_exchange(self, edge: Edge) -> ExchangeWriter:
+        return self._exchange(edge, self._plan.consumer_parallelism[edge.name], self._plan.watermark)
+
+    def _exchange(self, edge: Edge, consumers: int, watermark: int | None) -> ExchangeWriter:
         writer = ExchangeWriter(
             self._store,
             lambda sequence: self._path("segments", edge.name, sequence),
             edge_schema(edge.schema),
             epoch=self._plan.checkpoint,
             producer=self._mine.subtask,
-            watermark=None,
+            watermark=watermark,
             max_parallelism=self._plan.max_parallelism,
-            consumer_parallelism=self._plan.consumer_parallelism[edge.name],
+            consumer_parallelism=consumers,
             target_bytes=self._limits.segment_bytes,
         )
         self._undo.callback(writer.abort)
@@ -174,14 +207,26 @@ class _Attempt:
         self._undo.callback(writer.abort)
         return writer
 
-    def _open_channel(self, edge: Edge, live: Iterator[pa.RecordBatch] | None) -> Channel:
+    def _open_channel(self, edge: Edge, live: LiveInputs | None) -> Channel:
         plan = next(part for part in self._mine.inputs if part.edge == edge.name)
         reader = PrefetchingReader(
             self._store, plan.reads, self._plan.max_parallelism, prefetch_bytes=self._limits.prefetch_bytes
         )
         self._closing.callback(reader.close)
-        rows = LiveRows(live, edge_schema(edge.schema)) if plan.live and live is not None else None
-        return Channel(edge.name, reader, rows)
+        rows = None
+        if plan.live and live is not None:
+            rows = LiveRows(
+                live.batches_of(edge.name),
+                edge_schema(edge.schema),
+                lambda: self._open_spill(edge, plan.watermark),
+                edge.event_time,
+            )
+            live.on_overflow(edge.name, rows.put_away)
+        watermarks = None
+        if edge.timed:
+            watermarks = ChannelWatermarks(self._mine.groups, plan.reads, plan.watermark, broadcast=edge.broadcast)
+        limit = self._plan.broadcast_rows_max if edge.broadcast else None
+        return Channel(edge.name, reader, rows, watermarks, broadcast=edge.broadcast, rows_max=limit)
 
     # -- stepping ------------------------------------------------------------------------------------------------
 
@@ -190,22 +235,49 @@ class _Attempt:
 
         The first slice is taken however late it is: every epoch makes progress.
         """
-        slicer = Slicer(self._plan.row_cost_s)
-        while (taken := self.gate.take(slicer.rows(barrier.left_s))) is not None:
+        stopped = not self._advance(barrier)
+        while not stopped or self.gate.obliged():
+            taken = self.gate.take(lambda port: self._slicers[port].rows(barrier.left_s))
+            stopped = self._follow_time(barrier) or stopped
+            if taken is None:
+                break
+            records = as_records(taken, self._time)
             start = clock()
-            self._emit(0, self._operators[0].process(taken.records))
-            slicer.observe(taken.records.rows, clock() - start)
-            if barrier.fired():
-                delay_s = barrier.delay_s
-                if not self.gate.used_up():
-                    return _Stepped(barrier.elapsed_s, slicer.row_cost_s, barrier_fired=True, barrier_delay_s=delay_s)
-        return _Stepped(barrier.elapsed_s, slicer.row_cost_s)
+            self._emit(0, self._operators[0].process(records))
+            self._slicers[taken.port].observe(records.rows, clock() - start)
+            stopped = stopped or barrier.fired()
+        delay_s = barrier.delay_s
+        fired = stopped and not (self.gate.used_up() and self._done_until == self._time.lowest)
+        return _Stepped(barrier.elapsed_s, fired, delay_s if fired else 0.0)
 
-    def _emit(self, index: int, batches: Iterator[pa.RecordBatch]) -> None:
-        for batch in batches:
+    def _follow_time(self, barrier: Barrier) -> bool:
+        """Tells the operator when watermarks have moved; True when the barrier fired over that."""
+        watermarks = self.gate.watermarks(self._mine.groups)
+        if np.array_equal(watermarks, self._time.watermarks):
+            return False
+        self._time = Time(self._mine.groups, watermarks, self._plan.now, self._plan.max_parallelism)
+        return not self._advance(barrier)
+
+    def _advance(self, barrier: Barrier) -> bool:
+        """Lets the head operator do what is due; False when the barrier ended it."""
+        if self._stage.nodes[0].spec.timed:
+            operator = cast("TimedOperator", self._operators[0])
+            for emitted in operator.advance(self._time):
+                self._emit(0, iter((emitted,)))
+                if barrier.fired():
+                    return False
+        self._done_until = self._time.lowest
+        return True
+
+    def _emit(self, index: int, emitted: Iterator[Emitted]) -> None:
+        node = self._stage.nodes[index]
+        for item in emitted:
+            batch, targets = (
+                (item.batch, node.sides.get(item.output, ())) if isinstance(item, Side) else (item, node.targets)
+            )
             if batch.num_rows == 0:
                 continue
-            for target in self._stage.nodes[index].targets:
+            for target in targets:
                 match target:
                     case ToOperator(downstream):
                         records = Records(batch, _NO_HASHES)
@@ -218,9 +290,11 @@ class _Attempt:
                         self._written[sink] += batch.num_rows
 
     def _with_hash(self, edge: Edge, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Rows of an unkeyed edge keep their producer's lane."""
+        """Rows of an unkeyed edge keep their producer's lane, or are dealt out."""
         if edge.keys:
             hashes = hash_columns([batch.column(key) for key in edge.keys])
+        elif edge.dealt:
+            hashes = self._dealers[edge.name].deal(batch.num_rows)
         else:
             hashes = np.full(batch.num_rows, self._mine.groups.lo, dtype=np.int64)
         return pa.RecordBatch.from_arrays([*batch.columns, pa.array(hashes)], [*batch.schema.names, HASH_COLUMN])
@@ -229,21 +303,24 @@ class _Attempt:
 
     def spill(self) -> tuple[InputReport, ...]:
         """Live rows behind the barrier become in-flight data; without a barrier nothing is written (A3)."""
-        return tuple(
-            channel.spill(self._spill_writer(edge))
-            for edge, channel in zip(self._stage.inputs, self.gate.channels, strict=True)
-        )
+        return tuple(channel.spill() for channel in self.gate.channels)
 
-    def _spill_writer(self, edge: Edge) -> SegmentWriter:
+    def _open_spill(self, edge: Edge, watermark: int | None) -> RowsWriter:
+        if edge.dealt:
+            writer = self._exchange(edge, self._plan.parallelism, watermark)
+            return DealingWriter(writer, Dealer(self._plan.max_parallelism, self._mine.groups.lo))
+        return self._spill_writer(edge, watermark)
+
+    def _spill_writer(self, edge: Edge, watermark: int | None) -> SegmentWriter:
         writer = SegmentWriter(
             self._store,
             lambda sequence: self._path("segments", edge.name, sequence),
             edge_schema(edge.schema),
             epoch=self._plan.checkpoint,
             producer=self._mine.subtask,
-            watermark=None,
+            watermark=watermark,
             max_parallelism=self._plan.max_parallelism,
-            groups=KeyGroupRange(self._mine.groups.lo, self._mine.groups.hi),
+            groups=self._mine.groups,
             target_bytes=self._limits.segment_bytes,
         )
         self._undo.callback(writer.abort)
@@ -262,10 +339,14 @@ class _Attempt:
             OutputReport(edge=name, rows=self._emitted[name], segments=tuple(writer.close()))
             for name, writer in self._exchanges.items()
         )
+        due = tuple(self._due())
         state = tuple(
-            StateReport(operator=name, added=change.added, replaced=change.replaced)
-            for name, change in (
-                (name, handle.flush(self._path("state", name, 0))) for name, handle in self._states.items()
+            StateReport(table=table.name, added=change.added, replaced=change.replaced)
+            for table, change in (
+                (table, self._states[table.name].flush(self._path("state", table.name, 0)))
+                for table in self._stage.tables()
+                # All subtasks have made the same changes to a broadcast table.
+                if not table.broadcast or self._mine.subtask == 0
             )
         )
         sinks = tuple(
@@ -281,11 +362,36 @@ class _Attempt:
             outputs=outputs,
             state=state,
             sinks=sinks,
+            watermark=None if self._done_until == NO_WATERMARK else self._done_until,
+            due=due,
+            counters=self._counters(),
             timing=Timing(
                 elapsed_s=elapsed_s(),
                 stepped_s=stepped.seconds,
                 barrier_fired=stepped.barrier_fired,
                 barrier_delay_s=stepped.barrier_delay_s,
-                row_cost_s=stepped.row_cost_s,
+                row_cost_s=self._row_cost_s(broadcast=False),
+                broadcast_row_cost_s=self._row_cost_s(broadcast=True),
             ),
         )
+
+    def _due(self) -> Iterator[DueReport]:
+        node = self._stage.nodes[0]
+        if node.spec.timed:
+            due = cast("TimedOperator", self._operators[0]).next_due()
+            yield DueReport(operator=node.spec.name, event_time=due.event_time, processing_time=due.processing_time)
+
+    def _counters(self) -> dict[str, int]:
+        return {
+            f"{node.spec.name}.{name}": count
+            for node, operator in zip(self._stage.nodes, self._operators, strict=True)
+            if isinstance(operator, CountingOperator)
+            for name, count in operator.counters().items()
+            if count
+        }
+
+    def _row_cost_s(self, *, broadcast: bool) -> float | None:
+        """Of the dearest input, if any."""
+        slicers = zip(self._stage.inputs, self._slicers, strict=True)
+        costs = [slicer.row_cost_s for edge, slicer in slicers if edge.broadcast == broadcast]
+        return max((cost for cost in costs if cost is not None), default=None)

@@ -138,7 +138,7 @@ def _state_files(store: LocalStore) -> tuple[StateFile, ...]:
         )
         change = state.flush(_path("state", OPERATOR, number, 0))
         state.close()
-        report = StateReport(operator=OPERATOR, added=change.added, replaced=change.replaced)
+        report = StateReport(table=OPERATOR, added=change.added, replaced=change.replaced)
         files = advance_state(files, report, groups)
     return files
 
@@ -165,7 +165,9 @@ def _manifest(segment: Segment, state: tuple[StateFile, ...]) -> Manifest:
         parallelism={OPERATOR: 2},
         shape=PipelineShape(
             sources={"clicks": COLUMNS},
-            operators={OPERATOR: OperatorShape(kind="aggregate", stage=OPERATOR, output=results, state=STATE_COLUMNS)},
+            operators={
+                OPERATOR: OperatorShape(kind="aggregate", stage=OPERATOR, output=results, state={"": STATE_COLUMNS})
+            },
             edges={EDGE: EdgeShape(producer="clicks", consumer=OPERATOR, keys=("user",), columns=COLUMNS)},
             sinks=(SINK,),
         ),

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.channel.hashing import hash_columns
-from penstock.operators.base import OperatorSpec, Records
+from penstock.operators.base import MAIN_STATE, OperatorContext, OperatorSpec, Records
 from penstock.protocol.keygroups import groups_of, range_of
 from penstock.state.keys import normalise_keys
 from penstock.store.memory import MemoryStore
@@ -42,7 +42,7 @@ def records(batch: pa.RecordBatch, keys: Sequence[str] = (), hashes: Hashes = ha
 
 
 def stateless(spec: OperatorSpec, *batches: pa.RecordBatch) -> Rows:
-    operator = spec.build(None)
+    operator = spec.build(OperatorContext())
     outputs = [output for batch in batches for output in operator.process(records(batch))]
     return rows_of([*outputs, *operator.finish()], spec)
 
@@ -63,14 +63,13 @@ def run_epochs(
     hashes: Hashes = hashes_of,
 ) -> list[Rows]:
     """Output per epoch; an epoch is a parallelism and slices."""
-    assert spec.state_schema is not None
     outputs: list[Rows] = []
-    with closing(Checkpoint(MemoryStore(), spec.state_schema, GROUPS)) as checkpoint:
+    with closing(Checkpoint(MemoryStore(), spec.state_tables[MAIN_STATE], GROUPS)) as checkpoint:
         for parallelism, slices in epochs:
             emitted: Rows = []
             for subtask in range(parallelism):
                 state = checkpoint.open(subtask, parallelism)
-                operator = spec.build(state)
+                operator = spec.build(OperatorContext({MAIN_STATE: state}))
                 for batch in slices:
                     part = _part(records(batch, keys, hashes), subtask, parallelism)
                     emitted += rows_of(operator.process(part), spec)

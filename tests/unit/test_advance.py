@@ -9,7 +9,7 @@ import pytest
 from penstock.protocol.advance import Draft, absorb, advance_segment, advance_state, missing_reports, unbalanced
 from penstock.protocol.keygroups import KeyGroupRange, range_of
 from penstock.protocol.manifest import EdgeState, Segment, Span, StateFile
-from penstock.protocol.plan import StagePlan, plan_subtasks, reads_of
+from penstock.protocol.plan import InputFacts, StagePlan, plan_subtasks, reads_of
 from penstock.protocol.reads import SpanProgress
 from penstock.protocol.report import InputReport, OutputReport, StateReport, SubtaskReport
 
@@ -98,9 +98,7 @@ def test_two_readers_of_the_same_key_group_are_noticed() -> None:
 
 
 def plan_of(edge: EdgeState, parallelism: int) -> StagePlan:
-    subtasks = plan_subtasks(
-        inputs={"e": edge}, live=frozenset(), state={}, parallelism=parallelism, max_parallelism=GROUPS
-    )
+    subtasks = plan_subtasks(inputs={"e": InputFacts(edge)}, state={}, parallelism=parallelism, max_parallelism=GROUPS)
     return StagePlan(
         stage="s",
         checkpoint=5,
@@ -164,13 +162,13 @@ def file_of(path: str, *ranges: tuple[int, int]) -> StateFile:
 def test_a_replaced_state_file_stays_valid_for_the_other_subtasks() -> None:
     """B13, D6."""
     old = file_of("old", (0, 8))
-    change = StateReport(operator="o", added=file_of("new", (0, 4)), replaced=("old",))
+    change = StateReport(table="o", added=file_of("new", (0, 4)), replaced=("old",))
     files = advance_state((old,), change, KeyGroupRange(0, 4))
     assert [(file.path, file.ranges) for file in files] == [
         ("old", (KeyGroupRange(4, 8),)),
         ("new", (KeyGroupRange(0, 4),)),
     ]
-    change = StateReport(operator="o", added=file_of("new2", (4, 8)), replaced=("old",))
+    change = StateReport(table="o", added=file_of("new2", (4, 8)), replaced=("old",))
     assert [file.path for file in advance_state(files, change, KeyGroupRange(4, 8))] == ["new", "new2"]
 
 

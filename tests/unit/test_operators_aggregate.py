@@ -20,7 +20,7 @@ from penstock.errors import OperatorFailed, PipelineError
 from penstock.operators import aggregate as module
 from penstock.operators import aggregates as pen
 from penstock.operators.aggregate import RunningAggregate
-from penstock.operators.base import Records
+from penstock.operators.base import MAIN_STATE, OperatorContext, Records
 from tests.unit.operator_harness import Hashes, Rows, few_hashes, hashes_of, one_hash, plain, plain_rows, run_epochs
 
 INPUT = pa.schema([
@@ -145,7 +145,7 @@ def test_a_slice_s_memory_may_be_used_again_after_process() -> None:
     spec = RunningAggregate("t", schema, ("k",), {"n": pen.count(), "s": pen.first("v"), "m": pen.max("v")})
     state = mock.Mock()
     state.lookup.return_value = mock.Mock(found=np.zeros(2, bool))
-    operator = spec.build(state)
+    operator = spec.build(OperatorContext({MAIN_STATE: state}))
     hashes = memory.copy()
     list(operator.process(Records(batch, hashes)))
     memory[:] = 77
@@ -159,7 +159,7 @@ def test_state_is_looked_up_and_written_once_per_epoch() -> None:
     schema = pa.schema([("k", pa.int64())])
     state = mock.Mock()
     state.lookup.return_value = mock.Mock(found=np.zeros(3, bool))
-    operator = RunningAggregate("t", schema, ("k",), {"n": pen.count()}).build(state)
+    operator = RunningAggregate("t", schema, ("k",), {"n": pen.count()}).build(OperatorContext({MAIN_STATE: state}))
     for key in (1, 2, 3, 2):
         list(operator.process(Records(pa.record_batch({"k": [key]}), np.array([key]))))
     assert not state.method_calls

@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from pyspark import cloudpickle
 
 from penstock.errors import OperatorFailed, PipelineError
-from penstock.operators.base import Records
-from penstock.operators.process import KeyedProcess, Process, value
+from penstock.operators.base import MAIN_STATE, OperatorContext, Records
+from penstock.operators.declare import value
+from penstock.operators.process import KeyedProcess, Process
 from tests.unit.operator_harness import (
     Hashes,
     Rows,
@@ -142,7 +143,7 @@ def test_state_is_looked_up_once_per_slice_and_only_changes_are_written() -> Non
     state = mock.Mock()
     known = pa.RecordBatch.from_pylist([{"n": 7}] * 3, schema=spec.values)
     state.lookup.return_value = mock.Mock(values=known, found=np.ones(3, bool))
-    operator = spec.build(state)
+    operator = spec.build(OperatorContext({MAIN_STATE: state}))
     list(operator.process(records(one_key([(1, 5), (2, 0), (3, 0), (1, 1)]), ("k",))))
     assert [call[0] for call in state.method_calls] == ["lookup", "update"]
     _, keys, values, deleted = state.update.call_args.args
@@ -159,7 +160,7 @@ def test_a_key_whose_values_are_all_none_leaves_the_state() -> None:
     known = pa.RecordBatch.from_pylist([{"n": 7}, {"n": None}], schema=spec.values)
     state.lookup.return_value = mock.Mock(values=known, found=np.array([True, False]))
     hashes = np.array([1 << 40, 2 << 40])
-    list(spec.build(state).process(Records(one_key([(1, 0), (2, 0)]), hashes)))
+    list(spec.build(OperatorContext({MAIN_STATE: state})).process(Records(one_key([(1, 0), (2, 0)]), hashes)))
     _, keys, _, deleted = state.update.call_args.args
     assert (keys.to_pylist(), deleted.tolist()) == ([{"k": 1}], [True])
 
@@ -202,8 +203,8 @@ def test_a_process_without_state_needs_none() -> None:
             out.emit(n=len(rows))
 
     spec = declare(Echo, ("k",), ONE_KEY)
-    assert spec.state_schema is None
-    (output,) = spec.build(None).process(records(one_key([(1, 1), (2, 2), (1, 3)]), ("k",)))
+    assert not spec.state_tables
+    (output,) = spec.build(OperatorContext()).process(records(one_key([(1, 1), (2, 2), (1, 3)]), ("k",)))
     assert sorted(output.to_pydict()["n"]) == [1, 2]
 
 
@@ -291,7 +292,7 @@ def test_a_slice_that_fails_changes_nothing() -> None:
     known = pa.RecordBatch.from_pylist([{"n": 7}] * 2, schema=spec.values)
     state.lookup.return_value = mock.Mock(values=known, found=np.ones(2, bool))
     with pytest.raises(OperatorFailed):
-        spec.build(state).process(records(one_key([(1, 1), (2, 3)]), ("k",)))
+        spec.build(OperatorContext({MAIN_STATE: state})).process(records(one_key([(1, 1), (2, 3)]), ("k",)))
     assert not state.update.called
 
 
@@ -301,7 +302,7 @@ def test_a_failing_open_is_the_operators_failure() -> None:
             raise OSError("no connection")
 
     with pytest.raises(OperatorFailed, match="OSError: no connection"):
-        declare(Closed, ("k",), ONE_KEY).build(mock.Mock())
+        declare(Closed, ("k",), ONE_KEY).build(OperatorContext({MAIN_STATE: mock.Mock()}))
 
 
 class NoOutput(KeyedProcess):
@@ -367,7 +368,7 @@ class InInit(Good):
         (BadType, "the state 'total' is declared as 'bigintt'"),
         (NoType, "the state 'total' is declared with <class 'int'>"),
         (KeyName, "'user' is a key or state column twice"),
-        (Needs, "pass an instance: process(Needs(...))"),
+        (Needs, "pass an instance: Needs(...)"),
         (InInit(), "in the class body"),
         (len, "pass a subclass of pen.KeyedProcess"),
         (dict, "pass a subclass of pen.KeyedProcess"),

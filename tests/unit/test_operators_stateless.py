@@ -13,7 +13,7 @@ import pytest
 from pyspark import cloudpickle
 
 from penstock.errors import OperatorFailed, PipelineError
-from penstock.operators.base import Records
+from penstock.operators.base import OperatorContext, Records
 from penstock.operators.stateless import Filter, FlatMap, MapBatches
 from tests.unit.operator_harness import Rows, stateless
 
@@ -229,11 +229,11 @@ def test_specs_travel_to_subtasks_and_emit_as_they_go(spec: Any) -> None:
     assert stateless(copy, BATCH) == stateless(spec, BATCH) != []
     assert copy.output_schema == spec.output_schema
     assert not copy.emits_at_end
-    assert copy.state_schema is None
+    assert not copy.state_tables
 
 
 def test_an_expression_that_keeps_no_row_of_a_slice_gives_nothing() -> None:
     schema = pa.schema([("n", pa.int64())])
-    operator = Filter("none", pc.field("n") > 10, schema).build(None)
+    operator = Filter("none", pc.field("n") > 10, schema).build(OperatorContext())
     batch = pa.record_batch([pa.array([1, 2, 3])], schema=schema)
     assert list(operator.process(Records(batch, np.zeros(3, np.int64)))) == []

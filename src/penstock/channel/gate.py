@@ -6,95 +6,87 @@ which exist nowhere else, are written to new segments.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.channel.live import LiveRows
 from penstock.channel.reader import PrefetchingReader
-from penstock.channel.segment import SegmentWriter
-from penstock.operators.base import Records
+from penstock.channel.watermarks import ChannelWatermarks
+from penstock.operators.base import NO_WATERMARK, Records, Time
+from penstock.protocol.keygroups import KeyGroupRange
 from penstock.protocol.report import InputReport
 
 
-class LiveRows:
-    """The rows of this epoch's micro-batch, as Spark delivers them: they can be read once."""
-
-    def __init__(self, batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> None:
-        self._batches = batches
-        self._schema = schema
-        self._current: pa.RecordBatch | None = None
-        self._offset = 0
-        self.accepted = 0
-        self.consumed = 0
-        self.spilled = 0
-
-    def peek(self) -> pa.RecordBatch | None:
-        while self._current is None or self._offset == self._current.num_rows:
-            batch = next(self._batches, None)
-            if batch is None:
-                self._current = None
-                return None
-            self._current = pa.RecordBatch.from_arrays(batch.columns, schema=self._schema)
-            self._offset = 0
-            self.accepted += batch.num_rows
-        return self._current.slice(self._offset)
-
-    def advance(self, rows: int) -> None:
-        self._skip(rows)
-        self.consumed += rows
-
-    def spill(self, writer: SegmentWriter) -> None:
-        """Writes everything that was not consumed, to the end of the stream."""
-        while (rest := self.peek()) is not None:
-            writer.write(rest)
-            self._skip(rest.num_rows)
-            self.spilled += rest.num_rows
-
-    def _skip(self, rows: int) -> None:
-        assert self._current is not None
-        assert self._offset + rows <= self._current.num_rows
-        self._offset += rows
-
-
 class Channel:
-    """What one subtask reads of one edge."""
+    """What one subtask reads of one edge. Of a broadcast edge all subtasks take the same rows, barrier or not: all, or
+    the first `rows_max`."""
 
-    def __init__(self, edge: str, recovered: PrefetchingReader, live: LiveRows | None) -> None:
+    def __init__(
+        self,
+        edge: str,
+        recovered: PrefetchingReader,
+        live: LiveRows | None,
+        watermarks: ChannelWatermarks | None = None,
+        *,
+        broadcast: bool = False,
+        rows_max: int | None = None,
+    ) -> None:
         self.edge = edge
+        self._broadcast = broadcast
+        self.watermarks = watermarks
         self._recovered = recovered
         self._live = live
         self._recovering = True
+        self._rows_left = rows_max
 
     def peek(self) -> pa.RecordBatch | None:
         if self._recovering:
             batch = self._recovered.peek()
+            if self.watermarks is not None:
+                self.watermarks.passed(self._recovered.spans_done)
             if batch is not None:
                 return batch
             self._recovering = False
         return None if self._live is None else self._live.peek()
 
+    @property
+    def held(self) -> bool:
+        """Whether there are rows that may not be taken in this epoch."""
+        return self._rows_left == 0 and self.peek() is not None
+
+    @property
+    def obliged(self) -> bool:
+        """Whether there are rows that must be taken in this epoch."""
+        return self._broadcast and self._rows_left != 0 and self.peek() is not None
+
     def take(self, rows: int) -> pa.RecordBatch | None:
-        batch = self.peek()
+        if self._rows_left is not None:
+            rows = min(rows, self._rows_left)
+        batch = self.peek() if rows else None
         if batch is None:
             return None
         batch = batch.slice(0, rows)
         source = self._recovered if self._recovering else self._live
         assert source is not None
         source.advance(batch.num_rows)
+        if self._rows_left is not None:
+            self._rows_left -= batch.num_rows
         return batch
 
-    def spill(self, writer: SegmentWriter) -> InputReport:
-        """Ends the epoch for this channel: live rows behind the barrier go to `writer`."""
+    def spill(self) -> InputReport:
+        """Ends the epoch for this channel: live rows behind the barrier go to segments."""
         live = self._live
-        if live is not None:
-            live.spill(writer)
-        segments = tuple(writer.close())
+        writer = None if live is None else live.spill()
         return InputReport(
             edge=self.edge,
             live_accepted=0 if live is None else live.accepted,
             live_consumed=0 if live is None else live.consumed,
-            spilled=segments,
+            max_event_time=None if live is None else live.max_event_time,
+            spilled=() if writer is None else tuple(writer.close()),
             spans=tuple(self._recovered.progress()),
         )
 
@@ -107,37 +99,56 @@ class Taken:
     """A slice, and the number of the input it came from."""
 
     port: int
-    records: Records
+    batch: pa.RecordBatch
 
 
 class Gate:
-    """All inputs of a subtask; each gets its turn, so that a backlog on one never starves another."""
+    """All inputs of a subtask. Inputs of one rank take turns, so that a backlog on one never starves another; an input
+    of a higher rank is held back while one of a lower rank has rows (B10)."""
 
-    def __init__(self, channels: Sequence[Channel]) -> None:
+    def __init__(self, channels: Sequence[Channel], ranks: Sequence[int] = ()) -> None:
         self.channels = tuple(channels)
-        self._turn = 0
+        ranks = ranks or [0] * len(channels)
+        assert len(ranks) == len(channels)
+        self._ranks = [[port for port, rank in enumerate(ranks) if rank == level] for level in sorted(set(ranks))]
+        self._turns = [0] * len(self._ranks)
 
-    def take(self, rows: int) -> Taken | None:
-        """Up to `rows` rows of the next input that has any; None when all are used up."""
-        for _ in self.channels:
-            port = self._turn
-            self._turn = (self._turn + 1) % len(self.channels)
-            batch = self.channels[port].take(rows)
-            if batch is not None:
-                return Taken(port, split_hash(batch))
+    def take(self, rows: Callable[[int], int]) -> Taken | None:
+        """Up to `rows(port)` rows of the next input that has any and may be read; None when there is none."""
+        for level, ports in enumerate(self._ranks):
+            for _ in ports:
+                port = ports[self._turns[level]]
+                self._turns[level] = (self._turns[level] + 1) % len(ports)
+                batch = self.channels[port].take(rows(port))
+                if batch is not None:
+                    return Taken(port, batch)
+            if any(self.channels[port].held for port in ports):
+                return None
         return None
+
+    def obliged(self) -> bool:
+        """Whether the epoch cannot end yet."""
+        return any(channel.obliged for channel in self.channels)
 
     def used_up(self) -> bool:
         return all(channel.peek() is None for channel in self.channels)
+
+    def watermarks(self, groups: KeyGroupRange) -> npt.NDArray[np.int64]:
+        """For each key group the lowest of all inputs that have event time."""
+        timed = [channel.watermarks.now for channel in self.channels if channel.watermarks is not None]
+        if not timed:
+            return np.full(len(groups), NO_WATERMARK, np.int64)
+        return np.minimum.reduce(timed)
 
     def close(self) -> None:
         for channel in self.channels:
             channel.close()
 
 
-def split_hash(batch: pa.RecordBatch) -> Records:
+def as_records(taken: Taken, time: Time) -> Records:
     """Takes the hidden hash, always the last column, off the user's columns."""
+    batch = taken.batch
     last = batch.num_columns - 1
     hashes = batch.column(last).to_numpy(zero_copy_only=True)
     user = pa.RecordBatch.from_arrays(batch.columns[:last], schema=batch.schema.remove(last))
-    return Records(user, hashes)
+    return Records(user, hashes, taken.port, time)

@@ -101,6 +101,13 @@ class PrefetchingReader:
         assert self._cursors, "nothing in hand"
         self._cursors[-1].advance(rows)
 
+    @property
+    def spans_done(self) -> int:
+        """How many spans, from the first on, the consumer has used up; exact after `peek`."""
+        if not self._cursors:
+            return 0
+        return len(self._cursors) - 1 + self._cursors[-1].used_up
+
     def progress(self) -> list[SpanProgress]:
         """How far the consumer got, for each span it reached; spans that were only read ahead are not among them."""
         return [cursor.progress() for cursor in self._cursors]

@@ -163,6 +163,10 @@ class SpanCursor:
         else:
             self.drop()
 
+    @property
+    def used_up(self) -> bool:
+        return self._consumed == self._opened.rows
+
     def drop(self) -> None:
         """Forgets the rows in hand; they are still in the segment."""
         self._chunk = self._rest = None

@@ -19,9 +19,18 @@ from penstock.errors import ConservationError, LostReport, PenstockError
 from penstock.graph import Pipeline, Stage
 from penstock.protocol.advance import Draft, absorb, missing_reports, unbalanced
 from penstock.protocol.commit import with_pending
+from penstock.protocol.eventtime import advance_sources, next_processing_time
 from penstock.protocol.ids import CheckpointId, Generation
-from penstock.protocol.manifest import Committable, Manifest, SinkState, SourcePosition
-from penstock.protocol.plan import StagePlan, plan_subtasks
+from penstock.protocol.manifest import (
+    Committable,
+    EdgeState,
+    Manifest,
+    SinkState,
+    SourceClock,
+    SourcePosition,
+    StageClock,
+)
+from penstock.protocol.plan import InputFacts, StagePlan, SubtaskPlan, TableFacts, plan_subtasks
 from penstock.protocol.report import SubtaskReport, Timing
 
 MIN_STAGE_SHARE = 0.1
@@ -57,6 +66,7 @@ class EpochRunner:
     parallelism: dict[str, int]
     epoch_s: float | None
     now: Callable[[], str]
+    now_us: Callable[[], int] = lambda: time.time_ns() // 1000
     clock: Callable[[], float] = time.monotonic
     discard: Callable[[Mapping[str, tuple[Committable, ...]]], None] = field(default=lambda _: None)
     pace: Pace = field(default_factory=Pace)
@@ -67,11 +77,12 @@ class EpochRunner:
         Raises: `JobFailed`, or the `PenstockError` that a subtask met; nothing was published then.
         """
         started = self.clock()
-        draft = Draft(edges=self.manifest.edges, state=self.manifest.state)
+        now = max(self.manifest.now, self.now_us())
+        draft = self._begun(now)
         reports: list[SubtaskReport] = []
         try:
             for index, stage in enumerate(self.pipeline.stages):
-                plan = self._plan(stage, draft, batch, started, len(self.pipeline.stages) - index)
+                plan = self._plan(stage, draft, batch, started, now, len(self.pipeline.stages) - index)
                 if plan.launched():
                     answers = self._run_stage(stage, plan, batch)
                     reports += answers
@@ -84,7 +95,7 @@ class EpochRunner:
             self._remove_files(reports)
             raise
         publishing = self.clock()
-        manifest = self._next_manifest(draft, batch, sinks())
+        manifest = self._next_manifest(draft, batch, now, sinks())
         manifest_bytes = self.checkpoints.publish(manifest)
         self.manifest = manifest
         ended = self.clock()
@@ -98,23 +109,65 @@ class EpochRunner:
         with suppress(PenstockError):
             self.checkpoints.store.delete([path for report in reports for path in report.files()])
 
-    def _plan(
-        self, stage: Stage, draft: Draft, batch: OfferedBatch | None, started: float, stages_left: int
-    ) -> StagePlan:
-        live = frozenset(edge.name for edge in stage.source_inputs) if batch is not None else frozenset()
-        subtasks = plan_subtasks(
-            inputs={edge.name: draft.edges[edge.name] for edge in stage.inputs},
-            live=live,
-            state={operator: draft.state.get(operator, ()) for operator in stage.stateful},
+    def _begun(self, now: int) -> Draft:
+        """What the epoch starts from: time has passed, so an idle source may have stopped to hold others back."""
+        clocks = self._source_clocks({}, now)
+        edges = with_source_watermarks(self.pipeline, self.manifest.edges, clocks)
+        manifest = self.manifest
+        return Draft(edges=edges, state=manifest.state, stages=manifest.stages, counters=manifest.counters)
+
+    def _source_clocks(self, event_times: Mapping[str, int], now: int) -> dict[str, SourceClock]:
+        seen = {edge.producer: event_times[edge.name] for edge in self.pipeline.edges() if edge.name in event_times}
+        times = {source.name: source.time for source in self.pipeline.sources if source.time is not None}
+        return advance_sources(self.manifest.sources, times, seen, now)
+
+    def anything_due(self) -> bool:
+        """Whether some operator would have something to do without any rows."""
+        if not any(timers for clock in self.manifest.stages.values() for timers in clock.timers.values()):
+            return False
+        now = max(self.manifest.now, self.now_us())
+        draft = self._begun(now)
+        return any(subtask.due for stage in self.pipeline.stages for subtask in self._subtasks(stage, draft, now, None))
+
+    def next_due_in_s(self) -> float | None:
+        """Seconds until processing time alone makes something due."""
+        timers = (timer for clock in self.manifest.stages.values() for part in clock.timers.values() for timer in part)
+        moment = next_processing_time(timers)
+        return None if moment is None else max(0.0, (moment - self.now_us()) / 1e6)
+
+    def _subtasks(self, stage: Stage, draft: Draft, now: int, batch: OfferedBatch | None) -> tuple[SubtaskPlan, ...]:
+        clock = draft.stages.get(stage.name, StageClock())
+        return plan_subtasks(
+            inputs={
+                edge.name: InputFacts(
+                    draft.edges[edge.name],
+                    live=edge.from_source and batch is not None,
+                    broadcast=edge.broadcast,
+                    timed=edge.timed,
+                )
+                for edge in stage.inputs
+            },
+            state={
+                table.name: TableFacts(draft.state.get(table.name, ()), broadcast=table.broadcast)
+                for table in stage.tables()
+            },
             parallelism=self.parallelism[stage.name],
             max_parallelism=self.manifest.max_parallelism,
+            timers=[timer for timers in clock.timers.values() for timer in timers],
+            now=now,
         )
+
+    def _plan(
+        self, stage: Stage, draft: Draft, batch: OfferedBatch | None, started: float, now: int, stages_left: int
+    ) -> StagePlan:
+        live = batch is not None and bool(stage.source_inputs)
+        subtasks = self._subtasks(stage, draft, now, batch)
         budget_s = None
         if self.epoch_s is not None:
             least_s = self.epoch_s * MIN_STAGE_SHARE * stages_left
             left_s = max(least_s, self.epoch_s - (self.clock() - started))
             budget_s = self.pace.budget(
-                stage.name, subtasks, left_s, stages_left=stages_left, slots=self.cluster.slots, live=bool(live)
+                stage.name, subtasks, left_s, stages_left=stages_left, slots=self.cluster.slots, live=live
             )
         return StagePlan(
             stage=stage.name,
@@ -126,6 +179,11 @@ class EpochRunner:
             row_cost_s=self.pace.row_cost_s.get(stage.name),
             consumer_parallelism={edge.name: self.parallelism[edge.consumer] for edge in stage.outputs},
             subtasks=subtasks,
+            now=now,
+            watermark=draft.stages.get(stage.name, StageClock()).watermark,
+            broadcast_inputs=tuple(edge.name for edge in stage.inputs if edge.broadcast),
+            broadcast_tables=tuple(table.name for table in stage.tables() if table.broadcast),
+            broadcast_rows_max=None if budget_s is None else self.pace.broadcast_rows(stage.name, budget_s),
         )
 
     def _run_stage(self, stage: Stage, plan: StagePlan, batch: OfferedBatch | None) -> list[SubtaskReport]:
@@ -159,8 +217,11 @@ class EpochRunner:
                 checkpoint=self.manifest.checkpoint + 1,
             )
 
-    def _next_manifest(self, draft: Draft, batch: OfferedBatch | None, sinks: Mapping[str, SinkState]) -> Manifest:
+    def _next_manifest(
+        self, draft: Draft, batch: OfferedBatch | None, now: int, sinks: Mapping[str, SinkState]
+    ) -> Manifest:
         checkpoint = CheckpointId(self.manifest.checkpoint + 1)
+        clocks = self._source_clocks(draft.event_times, now)
         return msgspec.structs.replace(
             self.manifest,
             checkpoint=int(checkpoint),
@@ -168,12 +229,27 @@ class EpochRunner:
             created_at=self.now(),
             parallelism=dict(self.parallelism),
             source=self.manifest.source if batch is None else _position(batch),
-            edges=dict(draft.edges),
+            edges=with_source_watermarks(self.pipeline, draft.edges, clocks),
             state=dict(draft.state),
+            now=now,
+            sources=clocks,
+            stages=dict(draft.stages),
+            counters=dict(draft.counters),
             sinks={
                 name: with_pending(state, checkpoint, draft.committables.get(name, ())) for name, state in sinks.items()
             },
         )
+
+
+def with_source_watermarks(
+    pipeline: Pipeline, edges: Mapping[str, EdgeState], clocks: Mapping[str, SourceClock]
+) -> dict[str, EdgeState]:
+    """The edges with what their sources' clocks say."""
+    timed = {edge.name: clocks[edge.producer] for edge in pipeline.edges() if edge.from_source and edge.timed}
+    return {
+        name: msgspec.structs.replace(edge, watermark=timed[name].watermark) if name in timed else edge
+        for name, edge in edges.items()
+    }
 
 
 def _position(batch: OfferedBatch) -> SourcePosition:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from penstock.engine.commits import Commit, Retry
 from penstock.engine.epochs import EpochResult, rows_consumed
@@ -23,6 +23,7 @@ from penstock.protocol.manifest import Manifest
 from penstock.store.base import Store
 
 EVENTS = "events.jsonl"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _log = logging.getLogger("penstock")
 
 Listener = Callable[[Event], None]
@@ -30,6 +31,18 @@ Listener = Callable[[Event], None]
 
 def utc_now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def iso(micros: int) -> str:
+    """A moment of event time for people; one that no calendar has stays a number.
+
+    >>> iso(0), iso(-(1 << 62))
+    ('1970-01-01T00:00:00.000000+00:00', '-4611686018427387904 us')
+    """
+    try:
+        return (_EPOCH + timedelta(microseconds=micros)).isoformat(timespec="microseconds")
+    except OverflowError:
+        return f"{micros} us"
 
 
 class History:
@@ -95,6 +108,12 @@ def epoch_event(result: EpochResult, kind: EpochKind | None = None) -> EpochPubl
         ),
         parallelism={StageName(stage): count for stage, count in manifest.parallelism.items()},
         committed=CheckpointId(min(committed)) if committed else None,
+        watermarks={
+            StageName(stage): iso(clock.watermark)
+            for stage, clock in manifest.stages.items()
+            if clock.watermark is not None
+        },
+        counters=manifest.counters,
     )
 
 

@@ -213,7 +213,9 @@ class EpochLoop:
         if now >= self._leader_check_at:
             self._runner.checkpoints.require_leader(self._runner.generation)
             self._leader_check_at = now + LEADER_CHECK_S
-        return self._leader_check_at - now
+        due_in_s = self._runner.next_due_in_s()
+        pause_s = self._leader_check_at - now
+        return pause_s if due_in_s is None else min(pause_s, due_in_s)
 
     def _facts(self) -> Facts:
         manifest = self._runner.manifest
@@ -228,6 +230,7 @@ class EpochLoop:
             uncommitted=self._coordinator.uncommitted(),
             max_uncommitted=self._config.max_uncommitted,
             stopping=self._stopping,
+            anything_due=self._runner.anything_due(),
         )
 
     def _epoch(self, batch: OfferedBatch | None) -> None:

@@ -9,6 +9,10 @@ from penstock.protocol.plan import StagePlan, SubtaskPlan, stage_budget
 from penstock.protocol.report import SubtaskReport
 
 LEARNING = 0.3
+BROADCAST_SHARE = 0.5
+"""Of a stage's budget, for broadcast rows: the rows they are meant for need the other half."""
+FIRST_BROADCAST_ROWS = 128
+"""Nothing is known about their cost yet."""
 
 
 @dataclass(slots=True)
@@ -17,6 +21,7 @@ class Pace:
 
     overhead_s: dict[tuple[str, bool], float] = field(default_factory=dict)
     row_cost_s: dict[str, float] = field(default_factory=dict)
+    broadcast_row_cost_s: dict[str, float] = field(default_factory=dict)
     live_rows: dict[tuple[str, int], list[int]] = field(default_factory=dict)
     publish_s: float = 0.01
 
@@ -34,6 +39,13 @@ class Pace:
             overhead_s=overhead_s,
         )
 
+    def broadcast_rows(self, stage: str, budget_s: float) -> int:
+        """How many broadcast rows each subtask takes: as many as it can in its share of the time, at least one."""
+        cost_s = self.broadcast_row_cost_s.get(stage)
+        if cost_s is None:
+            return FIRST_BROADCAST_ROWS
+        return max(1, int(budget_s * BROADCAST_SHARE / max(cost_s, 1e-9)))
+
     def _need_s(self, stage: str, subtask: SubtaskPlan, parallelism: int, *, live: bool) -> float:
         """Live rows are expected to come as in the last micro-batch."""
         cost_s = self.row_cost_s.get(stage)
@@ -47,6 +59,9 @@ class Pace:
         costs = [timing.row_cost_s for timing in timings if timing.row_cost_s is not None]
         if costs:
             self.row_cost_s[stage] = max(costs)
+        costs = [timing.broadcast_row_cost_s for timing in timings if timing.broadcast_row_cost_s is not None]
+        if costs:
+            self.broadcast_row_cost_s[stage] = max(costs)
         if plan.live:
             rows = {report.subtask: sum(part.live_accepted for part in report.inputs) for report in reports}
             self.live_rows[(stage, plan.parallelism)] = [rows.get(k, 0) for k in range(plan.parallelism)]

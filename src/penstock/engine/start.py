@@ -42,6 +42,7 @@ class Surroundings:
     store: Callable[[str], Store] = open_store
     spawn: Spawn = StepThread
     clock: Callable[[], float] = time.monotonic
+    now_us: Callable[[], int] = lambda: time.time_ns() // 1000
 
 
 def start_query(
@@ -80,6 +81,7 @@ def start_query(
         parallelism=parallelism,
         epoch_s=config.epoch,
         now=utc_now,
+        now_us=surroundings.now_us,
         clock=surroundings.clock,
     )
     query = Query(name=name, pipeline=pipeline, config=config, runner=runner, feed=feed, history=history)

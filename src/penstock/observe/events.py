@@ -68,6 +68,10 @@ class EpochPublished(_Event, frozen=True, kw_only=True):
     parallelism: dict[StageName, int]
     committed: CheckpointId | None
     """Up to here every sink was known to be committed when this checkpoint was published."""
+    watermarks: dict[StageName, str] = {}
+    """Up to where the results of each stage with event time are complete, as ISO 8601."""
+    counters: dict[str, int] = {}
+    """What operators counted since the checkpoint began, as ``operator.name``."""
 
 
 class EpochFailed(_Event, frozen=True, kw_only=True):

@@ -19,7 +19,7 @@ import pyarrow as pa
 from penstock.errors import OperatorFailed, PipelineError
 from penstock.operators.accumulators import Accumulator, States
 from penstock.operators.aggregates import Aggregate
-from penstock.operators.base import Operator, Records, StateSchema
+from penstock.operators.base import MAIN_STATE, Operator, OperatorContext, Records, SpecDefaults, StateSchema
 from penstock.operators.columns import key_schema, refuse_doubles
 from penstock.operators.failing import record_of
 from penstock.operators.grouping import Groups, group_rows
@@ -35,7 +35,7 @@ _COMBINE_ROWS_MIN = 1 << 18
 
 
 @dataclass(frozen=True)
-class RunningAggregate:
+class RunningAggregate(SpecDefaults):
     """Aggregates of everything a key has seen so far, by output column."""
 
     name: str
@@ -78,12 +78,15 @@ class RunningAggregate:
         return StateSchema(key_schema(self.name, self.input_schema, self.keys), pa.schema(values))
 
     @property
+    def state_tables(self) -> Mapping[str, StateSchema]:
+        return {MAIN_STATE: self.state_schema}
+
+    @property
     def emits_at_end(self) -> bool:
         return True
 
-    def build(self, state: KeyedState | None) -> Operator:
-        assert state is not None, "a running aggregate needs its state"
-        return RunningAggregateOperator(self, state)
+    def build(self, context: OperatorContext) -> Operator:
+        return RunningAggregateOperator(self, context.state)
 
 
 @dataclass(frozen=True, slots=True)

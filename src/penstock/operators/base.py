@@ -1,30 +1,69 @@
 """The protocol between an operator and the subtask that steps it.
 
 A *spec* is part of the graph: a frozen value that travels to the subtasks and says names and schemas. It builds the
-*operator*, which lives for one subtask attempt. The subtask measures how long each `process` call takes and cuts the
-next slice accordingly, so an operator never looks at the clock.
+*operator*, which lives for one subtask attempt. The subtask measures how long each step takes and cuts the next slice
+accordingly, so an operator never looks at the clock.
+
+Event time is kept per key group: a key group's watermark says that all rows before it have arrived, and it never
+goes back, whatever is restored or rescaled (A10).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.protocol.keygroups import KeyGroupRange, groups_of
+
 if TYPE_CHECKING:
     from penstock.state.keyed import KeyedState
+
+NO_WATERMARK = int(np.iinfo(np.int64).min)
+"""Before the first watermark: nothing is late, nothing is due."""
+
+MAIN_STATE = ""
+"""The name of an operator's only, or first, table of state."""
+
+
+@dataclass(frozen=True, slots=True)
+class Time:
+    """What a subtask knows about time at one moment; microseconds since 1970 UTC throughout."""
+
+    groups: KeyGroupRange
+    watermarks: npt.NDArray[np.int64]
+    """One per key group of `groups`."""
+    now: int
+    """Processing time of the epoch, the same in all attempts of all subtasks; never goes back."""
+    max_parallelism: int
+
+    @property
+    def lowest(self) -> int:
+        return int(self.watermarks.min())
+
+    @property
+    def highest(self) -> int:
+        return int(self.watermarks.max())
+
+    def watermark_of(self, hashes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The watermark in effect for each key hash."""
+        watermarks: npt.NDArray[np.int64] = self.watermarks[groups_of(hashes, self.max_parallelism) - self.groups.lo]
+        return watermarks
 
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """A slice of one input: the user's columns, and the 64-bit key hash of each row."""
+    """A slice of one input: the user's columns, the 64-bit key hash of each row, and the time they arrive at."""
 
     batch: pa.RecordBatch
     hashes: npt.NDArray[np.int64]
+    port: int = 0
+    time: Time | None = None
 
     @property
     def rows(self) -> int:
@@ -32,27 +71,88 @@ class Records:
 
 
 @dataclass(frozen=True, slots=True)
+class Side:
+    """Rows for a side output of the operator."""
+
+    output: str
+    batch: pa.RecordBatch
+
+
+Emitted: TypeAlias = "pa.RecordBatch | Side"
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """The earliest moments at which an operator has something to do without input; None: never."""
+
+    event_time: int | None = None
+    processing_time: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class StateSchema:
-    """Columns of an operator's keyed state."""
+    """Columns of one table of an operator's state."""
 
     keys: pa.Schema
     values: pa.Schema
 
 
+@dataclass(frozen=True, slots=True)
+class OperatorContext:
+    """What an operator is built with: its tables of state by name, and its place."""
+
+    states: Mapping[str, KeyedState] = field(default_factory=dict)
+    subtask: int = 0
+    groups: KeyGroupRange = KeyGroupRange(0, 1)  # noqa: RUF009 - immutable
+    max_parallelism: int = 1
+
+    @property
+    def state(self) -> KeyedState:
+        """The operator's main table."""
+        return self.states[MAIN_STATE]
+
+
 class Operator(Protocol):
     """One attempt's running operator."""
 
-    def process(self, records: Records) -> Iterator[pa.RecordBatch]:
+    def process(self, records: Records) -> Iterator[Emitted]:
         """Takes one slice, yields output batches in the output schema."""
         ...
 
-    def finish(self) -> Iterator[pa.RecordBatch]:
+    def finish(self) -> Iterator[Emitted]:
         """Called once, after the last slice of the epoch; writes all changes into the state."""
         ...
 
 
+class TimedOperator(Operator, Protocol):
+    """An operator that acts when time passes: windows, timers."""
+
+    def advance(self, time: Time) -> Iterator[Emitted]:
+        """Does what is due: for each key group what its watermark has passed, and what processing time has passed.
+
+        Called at the beginning of an epoch and whenever the watermark of a key group has moved, always between two
+        slices. It yields often (every few thousand rows, about every 20 ms), also an empty batch, because the barrier
+        can end it after each yield. At a yield the state must already say what the yielded rows say: the generator may
+        not be resumed, and the next epoch then calls `advance` again for the rest.
+        """
+        ...
+
+    def next_due(self) -> Due:
+        """Asked once, after `finish`; may be too early, never too late."""
+        ...
+
+
+@runtime_checkable
+class CountingOperator(Protocol):
+    """An operator that counts things for people, such as late rows. Optional."""
+
+    def counters(self) -> Mapping[str, int]:
+        """What was counted in this attempt, by name; asked once, after `finish`. Summed up in the checkpoint."""
+        ...
+
+
 class OperatorSpec(Protocol):
-    """An operator as the graph knows it."""
+    """An operator as the graph knows it; `SpecDefaults` has the answers of a plain one."""
 
     @property
     def name(self) -> str: ...
@@ -61,14 +161,60 @@ class OperatorSpec(Protocol):
     @property
     def output_schema(self) -> pa.Schema: ...
     @property
-    def state_schema(self) -> StateSchema | None:
-        """None for an operator without state."""
+    def side_outputs(self) -> Mapping[str, pa.Schema]: ...
+    @property
+    def state_tables(self) -> Mapping[str, StateSchema]:
+        """Tables of keyed state by name, `MAIN_STATE` for the only one."""
+        ...
+
+    @property
+    def broadcast_tables(self) -> frozenset[str]:
+        """Those of `state_tables` that are the same in all subtasks, because only broadcast rows change them."""
+        ...
+
+    @property
+    def port_ranks(self) -> tuple[int, ...]:
+        """One per input: inputs of a higher rank are held back while one of a lower rank has rows (B10). Empty: all
+        inputs take turns."""
+        ...
+
+    @property
+    def timed(self) -> bool:
+        """Whether the operator is a `TimedOperator`."""
         ...
 
     @property
     def emits_at_end(self) -> bool:
-        """Whether output comes from `finish`: then what follows becomes a stage of its own, so that slow code
-        behind it stays interruptible."""
+        """Whether output comes from `finish` or `advance`: then what follows becomes a stage of its own, so that slow
+        code behind it stays interruptible."""
         ...
 
-    def build(self, state: KeyedState | None) -> Operator: ...
+    def build(self, context: OperatorContext) -> Operator: ...
+
+
+class SpecDefaults:
+    """A spec without state, side outputs and timers, whose inputs take turns."""
+
+    @property
+    def side_outputs(self) -> Mapping[str, pa.Schema]:
+        return MappingProxyType({})
+
+    @property
+    def state_tables(self) -> Mapping[str, StateSchema]:
+        return MappingProxyType({})
+
+    @property
+    def broadcast_tables(self) -> frozenset[str]:
+        return frozenset()
+
+    @property
+    def port_ranks(self) -> tuple[int, ...]:
+        return ()
+
+    @property
+    def timed(self) -> bool:
+        return False
+
+    @property
+    def emits_at_end(self) -> bool:
+        return False

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from penstock.operators.base import Operator, Records, StateSchema
-
-if TYPE_CHECKING:
-    from penstock.state.keyed import KeyedState
+from penstock.operators.base import Operator, OperatorContext, Records, SpecDefaults
 
 
-@dataclass(frozen=True, slots=True)
-class Pass:
+@dataclass(frozen=True)
+class Pass(SpecDefaults):
     """Records in, the same records out."""
 
     name: str
@@ -25,16 +21,8 @@ class Pass:
     def kind(self) -> str:
         return "pass"
 
-    @property
-    def state_schema(self) -> StateSchema | None:
-        return None
-
-    @property
-    def emits_at_end(self) -> bool:
-        return False
-
-    def build(self, state: KeyedState | None) -> Operator:
-        assert state is None
+    def build(self, context: OperatorContext) -> Operator:
+        del context
         return _Passing()
 
 

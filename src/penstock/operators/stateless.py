@@ -9,39 +9,24 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import PipelineError
-from penstock.operators.base import Operator, Records, StateSchema
+from penstock.operators.base import Operator, OperatorContext, Records, SpecDefaults
 from penstock.operators.columns import describe
 from penstock.operators.convert import batch_of_rows, check_row, first_misfit, fit_batches, python_rows
 from penstock.operators.failing import BadOutput, batch_failed, operator_failed, record_of
-
-if TYPE_CHECKING:
-    from penstock.state.keyed import KeyedState
 
 BatchFunction: TypeAlias = Callable[[pa.RecordBatch], "pa.RecordBatch | pa.Table | Iterable[pa.RecordBatch]"]
 Predicate: TypeAlias = "Callable[[pa.RecordBatch], pa.Array] | pc.Expression"
 RowFunction: TypeAlias = Callable[[dict[str, Any]], Iterable[Mapping[str, Any]]]
 
 
-class _Stateless:
-    """What specs without state have in common."""
-
-    @property
-    def state_schema(self) -> StateSchema | None:
-        return None
-
-    @property
-    def emits_at_end(self) -> bool:
-        return False
-
-
 @dataclass(frozen=True)
-class MapBatches(_Stateless):
+class MapBatches(SpecDefaults):
     """A function from batches to batches; its output is cast to `output_schema` where nothing is lost."""
 
     name: str
@@ -56,8 +41,8 @@ class MapBatches(_Stateless):
     def kind(self) -> str:
         return "map_batches"
 
-    def build(self, state: KeyedState | None) -> Operator:
-        assert state is None
+    def build(self, context: OperatorContext) -> Operator:
+        del context
         return BatchOperator(self.name, self._apply)
 
     def _apply(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
@@ -65,7 +50,7 @@ class MapBatches(_Stateless):
 
 
 @dataclass(frozen=True, eq=False)  # comparing two expressions makes a third one
-class Filter(_Stateless):
+class Filter(SpecDefaults):
     """Keeps the rows for which the predicate is true; null counts as false, as in SQL."""
 
     name: str
@@ -94,8 +79,8 @@ class Filter(_Stateless):
     def output_schema(self) -> pa.Schema:
         return self.input_schema
 
-    def build(self, state: KeyedState | None) -> Operator:
-        assert state is None
+    def build(self, context: OperatorContext) -> Operator:
+        del context
         return BatchOperator(self.name, self._apply)
 
     def _apply(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
@@ -108,7 +93,7 @@ class Filter(_Stateless):
 
 
 @dataclass(frozen=True)
-class FlatMap(_Stateless):
+class FlatMap(SpecDefaults):
     """A function from one row to any number of rows, both as dicts."""
 
     name: str
@@ -123,8 +108,8 @@ class FlatMap(_Stateless):
     def kind(self) -> str:
         return "flat_map"
 
-    def build(self, state: KeyedState | None) -> Operator:
-        assert state is None
+    def build(self, context: OperatorContext) -> Operator:
+        del context
         return RowOperator(self)
 
 

@@ -12,17 +12,20 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
+from penstock.protocol.eventtime import advance_timers, highest, lowest
 from penstock.protocol.keygroups import KeyGroupRange
 from penstock.protocol.manifest import (
     Committable,
     EdgeState,
     Segment,
     Span,
+    StageClock,
     StateFile,
+    Timer,
 )
 from penstock.protocol.plan import StagePlan
 from penstock.protocol.reads import SpanProgress
-from penstock.protocol.report import StateReport, SubtaskReport
+from penstock.protocol.report import InputReport, StateReport, SubtaskReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,10 @@ class Draft:
 
     edges: Mapping[str, EdgeState]
     state: Mapping[str, tuple[StateFile, ...]]
+    stages: Mapping[str, StageClock] = field(default_factory=dict)
+    event_times: Mapping[str, int] = field(default_factory=dict)
+    """The largest that was seen on an edge from a source."""
+    counters: Mapping[str, int] = field(default_factory=dict)
     committables: Mapping[str, tuple[Committable, ...]] = field(default_factory=dict)
     violations: tuple[Violation, ...] = ()
 
@@ -56,21 +63,74 @@ def absorb(draft: Draft, plan: StagePlan, reports: Sequence[SubtaskReport]) -> D
     ordered = sorted(reports, key=lambda report: report.subtask)
     edges, violations = dict(draft.edges), [*draft.violations, *_foreign(plan, ordered)]
     for edge in _input_edges(plan):
-        edges[edge], found = _advance_input(edge, edges[edge], ordered)
+        inputs = [part for report in ordered for part in report.inputs if part.edge == edge]
+        if edge in plan.broadcast_inputs:
+            inputs, found = _as_one(edge, inputs)
+            violations += found
+        edges[edge], found = _advance_input(edge, edges[edge], inputs)
         violations += found
+    stage = advance_clock(draft.stages.get(plan.stage, StageClock()), plan, ordered)
     for report in ordered:
         for output in report.outputs:
             edges[output.edge] = _extended(edges[output.edge], output.rows, output.segments)
+    for edge in plan.consumer_parallelism:
+        edges[edge] = msgspec.structs.replace(edges[edge], watermark=stage.watermark)
     state = dict(draft.state)
     for report in ordered:
-        groups = plan.subtasks[report.subtask].groups
         for change in report.state:
-            state[change.operator] = advance_state(state.get(change.operator, ()), change, groups)
+            shared = change.table in plan.broadcast_tables
+            groups = KeyGroupRange(0, plan.max_parallelism) if shared else plan.subtasks[report.subtask].groups
+            state[change.table] = advance_state(state.get(change.table, ()), change, groups)
     committables = dict(draft.committables)
     for report in ordered:
         for sink in report.sinks:
             committables[sink.sink] = (*committables.get(sink.sink, ()), *sink.committables)
-    return replace(draft, edges=edges, state=state, committables=committables, violations=tuple(violations))
+    counters = dict(draft.counters)
+    for report in ordered:
+        for name, count in report.counters.items():
+            counters[name] = counters.get(name, 0) + count
+    return replace(
+        draft,
+        edges=edges,
+        state=state,
+        stages={**draft.stages, plan.stage: stage},
+        event_times=_event_times(draft.event_times, ordered),
+        counters=counters,
+        committables=committables,
+        violations=tuple(violations),
+    )
+
+
+def advance_clock(clock: StageClock, plan: StagePlan, reports: Sequence[SubtaskReport]) -> StageClock:
+    """The stage's watermark is the lowest of all subtasks; one that had nothing to do is as far as its inputs."""
+    done = {report.subtask: report.watermark for report in reports}
+    mark = lowest(done.get(subtask.subtask, subtask.watermark) for subtask in plan.subtasks)
+    timers = dict(clock.timers)
+    for report in reports:
+        groups = plan.subtasks[report.subtask].groups
+        for due in report.due:
+            waits = due.event_time is not None or due.processing_time is not None
+            mine = Timer(groups=groups, event_time=due.event_time, processing_time=due.processing_time)
+            timers[due.operator] = advance_timers(timers.get(due.operator, ()), groups, mine if waits else None)
+    return StageClock(watermark=highest((clock.watermark, mark)), timers=timers)
+
+
+def _event_times(known: Mapping[str, int], reports: Iterable[SubtaskReport]) -> dict[str, int]:
+    times = dict(known)
+    for report in reports:
+        for part in report.inputs:
+            if part.max_event_time is not None:
+                times[part.edge] = max(part.max_event_time, times.get(part.edge, part.max_event_time))
+    return times
+
+
+def _as_one(edge: str, inputs: Sequence[InputReport]) -> tuple[list[InputReport], list[Violation]]:
+    """A broadcast edge is consumed once, by all subtasks alike (B9)."""
+    reads = [tuple(span for span in part.spans if span.consumed) for part in inputs]
+    found = [Violation(edge, "subtasks took different broadcast rows")] if len(set(reads)) > 1 else []
+    if any(part.live_accepted for part in inputs):
+        found.append(Violation(edge, "live rows on a broadcast edge"))
+    return [InputReport(edge=edge, spans=spans) for spans in reads[:1]], found
 
 
 def _foreign(plan: StagePlan, reports: Iterable[SubtaskReport]) -> list[Violation]:
@@ -86,8 +146,7 @@ def _input_edges(plan: StagePlan) -> tuple[str, ...]:
     return tuple(dict.fromkeys(part.edge for subtask in plan.subtasks for part in subtask.inputs))
 
 
-def _advance_input(name: str, edge: EdgeState, reports: Iterable[SubtaskReport]) -> tuple[EdgeState, list[Violation]]:
-    inputs = [part for report in reports for part in report.inputs if part.edge == name]
+def _advance_input(name: str, edge: EdgeState, inputs: Sequence[InputReport]) -> tuple[EdgeState, list[Violation]]:
     progress: dict[str, list[SpanProgress]] = {}
     for part in inputs:
         for span in part.spans:
@@ -101,7 +160,7 @@ def _advance_input(name: str, edge: EdgeState, reports: Iterable[SubtaskReport])
             segments.append(advanced)
     violations += (Violation(name, f"{path} was read but is not in flight") for path in progress)
     consumed = sum(part.consumed for part in inputs)
-    after = EdgeState(accepted=edge.accepted, consumed=edge.consumed + consumed, segments=tuple(segments))
+    after = msgspec.structs.replace(edge, consumed=edge.consumed + consumed, segments=tuple(segments))
     for part in inputs:
         after = _extended(after, part.live_accepted, part.spilled)
     return after, violations

@@ -28,6 +28,8 @@ class Facts:
     uncommitted: int
     max_uncommitted: int
     stopping: Stopping
+    anything_due: bool = False
+    """Time alone gives an operator something to do."""
 
     @property
     def over_limit(self) -> bool:
@@ -65,7 +67,7 @@ def decide(facts: Facts) -> Next:
     A batch that was offered is taken as soon as in-flight data is below its limits; until then the backlog drains,
     and checkpoints go on. Too many uncommitted checkpoints stop everything that would add another one.
     """
-    backlog = facts.rows_in_flight > 0
+    backlog = facts.rows_in_flight > 0 or facts.anything_due
     if facts.stopping is Stopping.NOW:
         return Stop()
     if facts.stopping is Stopping.DRAINED and not backlog:

@@ -42,6 +42,7 @@ class Segment(_Value, frozen=True, kw_only=True):
     bytes: int
     checksum: str
     watermark: int | None = None
+    """In effect when these rows arrived, so before their own event times count (A10)."""
     spans: tuple[Span, ...]
 
     @property
@@ -59,11 +60,15 @@ class Segment(_Value, frozen=True, kw_only=True):
 
 
 class EdgeState(_Value, frozen=True, kw_only=True):
-    """Totals since the checkpoint began, and what is in flight: ``accepted == consumed + rows in flight`` (A7)."""
+    """Totals since the checkpoint began, and what is in flight: ``accepted == consumed + rows in flight`` (A7).
+
+    `watermark` is in effect for whoever has consumed all segments; before, that of the oldest unread one is.
+    """
 
     accepted: int = 0
     consumed: int = 0
     segments: tuple[Segment, ...] = ()
+    watermark: int | None = None
 
     @property
     def rows_in_flight(self) -> int:
@@ -124,13 +129,37 @@ class SourcePosition(_Value, frozen=True, kw_only=True):
     """The source's own checkpoint may be ahead, because an older checkpoint was restored on purpose."""
 
 
+class SourceClock(_Value, frozen=True, kw_only=True):
+    """Event time of one source: the largest seen, the watermark made of it, and when rows last arrived."""
+
+    max_event_time: int | None = None
+    watermark: int | None = None
+    active_at: int | None = None
+
+
+class Timer(_Value, frozen=True, kw_only=True):
+    """The earliest moments at which an operator has something to do without input, for some key groups."""
+
+    groups: KeyGroupRange
+    event_time: int | None = None
+    processing_time: int | None = None
+
+
+class StageClock(_Value, frozen=True, kw_only=True):
+    """Event time of one stage: up to where its results are complete, and what waits for time to pass."""
+
+    watermark: int | None = None
+    timers: dict[str, tuple[Timer, ...]] = {}
+
+
 class OperatorShape(_Value, frozen=True, kw_only=True):
     """What of an operator must stay the same for its checkpoint to fit."""
 
     kind: str
     stage: str
     output: tuple[tuple[str, str], ...]
-    state: tuple[tuple[str, str], ...] = ()
+    state: dict[str, tuple[tuple[str, str], ...]] = {}
+    """Columns by table of state."""
 
 
 class EdgeShape(_Value, frozen=True, kw_only=True):
@@ -140,6 +169,7 @@ class EdgeShape(_Value, frozen=True, kw_only=True):
     consumer: str
     keys: tuple[str, ...]
     columns: tuple[tuple[str, str], ...]
+    broadcast: bool = False
 
 
 class PipelineShape(_Value, frozen=True, kw_only=True):
@@ -168,6 +198,12 @@ class Manifest(_Value, frozen=True, kw_only=True):
     edges: dict[str, EdgeState]
     state: dict[str, tuple[StateFile, ...]]
     sinks: dict[str, SinkState]
+    now: int = 0
+    """Processing time of the epoch, in microseconds; never goes back."""
+    sources: dict[str, SourceClock] = {}
+    stages: dict[str, StageClock] = {}
+    counters: dict[str, int] = {}
+    """What operators counted since the checkpoint began, as ``operator.name``."""
 
     @property
     def rows_in_flight(self) -> int:

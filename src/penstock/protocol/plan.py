@@ -5,11 +5,13 @@ parallelism is nothing but other ranges in the next plan (B2, B3).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import msgspec
 
+from penstock.protocol.eventtime import is_due, lowest
 from penstock.protocol.keygroups import KeyGroupRange, range_of
-from penstock.protocol.manifest import EdgeState, StateFile
+from penstock.protocol.manifest import EdgeState, StateFile, Timer
 from penstock.protocol.reads import ReadSpan
 
 MIN_BUDGET_SHARE = 0.5
@@ -22,6 +24,8 @@ class InputPlan(msgspec.Struct, frozen=True):
     edge: str
     reads: tuple[ReadSpan, ...]
     live: bool
+    watermark: int | None = None
+    """In effect for live rows, and once all of `reads` are consumed."""
 
 
 class SubtaskPlan(msgspec.Struct, frozen=True):
@@ -35,9 +39,14 @@ class SubtaskPlan(msgspec.Struct, frozen=True):
     rows_in_flight: int
     """Estimated: rows of a segment that several subtasks share are divided by their key groups."""
 
+    watermark: int | None = None
+    """Of the subtask's key groups, the lowest, before it runs."""
+    due: bool = False
+    """Time alone gives it something to do."""
+
     @property
     def has_work(self) -> bool:
-        return any(plan.live or plan.reads for plan in self.inputs)
+        return self.due or any(plan.live or plan.reads for plan in self.inputs)
 
 
 class StagePlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +61,13 @@ class StagePlan(msgspec.Struct, frozen=True, kw_only=True):
     row_cost_s: float | None
     consumer_parallelism: dict[str, int]
     subtasks: tuple[SubtaskPlan, ...]
+    now: int = 0
+    watermark: int | None = None
+    """Up to where the stage's results were complete before this epoch; new segments carry it."""
+    broadcast_inputs: tuple[str, ...] = ()
+    broadcast_tables: tuple[str, ...] = ()
+    broadcast_rows_max: int | None = None
+    """Every subtask takes the same broadcast rows, so their number is planned and not cut by time; None: all."""
 
     @property
     def live(self) -> bool:
@@ -62,25 +78,65 @@ class StagePlan(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(subtask for subtask in self.subtasks if subtask.has_work)
 
 
+@dataclass(frozen=True, slots=True)
+class InputFacts:
+    """An input of a stage: what is in flight, and what kind of input it is."""
+
+    state: EdgeState
+    live: bool = False
+    broadcast: bool = False
+    timed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TableFacts:
+    """A table of state of a stage."""
+
+    files: tuple[StateFile, ...]
+    broadcast: bool = False
+
+
 def plan_subtasks(
     *,
-    inputs: Mapping[str, EdgeState],
-    live: frozenset[str],
-    state: Mapping[str, tuple[StateFile, ...]],
+    inputs: Mapping[str, InputFacts],
+    state: Mapping[str, TableFacts],
     parallelism: int,
     max_parallelism: int,
+    timers: Sequence[Timer] = (),
+    now: int = 0,
 ) -> tuple[SubtaskPlan, ...]:
     """Cuts edges and state at the boundaries of `parallelism` subtasks."""
+    everything = KeyGroupRange(0, max_parallelism)
     plans = []
     for subtask in range(parallelism):
         groups = range_of(subtask, parallelism, max_parallelism)
+        parts = tuple(
+            InputPlan(
+                name,
+                reads_of(part.state, everything if part.broadcast else groups),
+                part.live,
+                part.state.watermark if part.timed else None,
+            )
+            for name, part in inputs.items()
+        )
+        watermark = lowest(
+            mark
+            for plan in parts
+            if inputs[plan.edge].timed
+            for mark in (plan.watermark, *(read.watermark for read in plan.reads))
+        )
         plans.append(
             SubtaskPlan(
                 subtask,
                 groups,
-                tuple(InputPlan(name, reads_of(edge, groups), name in live) for name, edge in inputs.items()),
-                {operator: files_of(files, groups) for operator, files in state.items()},
-                round(sum(_share_of(edge, groups) for edge in inputs.values())),
+                parts,
+                {
+                    name: files_of(table.files, everything if table.broadcast else groups)
+                    for name, table in state.items()
+                },
+                round(sum(_share_of(part.state, groups) for part in inputs.values() if not part.broadcast)),
+                watermark,
+                is_due(timers, groups, watermark, now),
             )
         )
     return tuple(plans)
@@ -93,7 +149,14 @@ def reads_of(edge: EdgeState, groups: KeyGroupRange) -> tuple[ReadSpan, ...]:
         for span in segment.spans:
             for part in (overlap for span_range in span.ranges if (overlap := span_range.intersect(groups))):
                 reads.append(
-                    ReadSpan(path=segment.path, checksum=segment.checksum, lo=part.lo, hi=part.hi, cursor=span.cursor)
+                    ReadSpan(
+                        path=segment.path,
+                        checksum=segment.checksum,
+                        lo=part.lo,
+                        hi=part.hi,
+                        cursor=span.cursor,
+                        watermark=segment.watermark,
+                    )
                 )
     return tuple(reads)
 

@@ -16,6 +16,8 @@ class ReadSpan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     lo: int
     hi: int
     cursor: int = 0
+    watermark: int | None = None
+    """In effect for these rows."""
 
 
 class SpanProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -116,7 +116,7 @@ def first_manifest(
         shape=shape,
         source=SourcePosition(),
         edges={name: EdgeState() for name in shape.edges},
-        state={name: () for name, operator in shape.operators.items() if operator.state},
+        state={},
         sinks={name: SinkState() for name in shape.sinks},
     )
 

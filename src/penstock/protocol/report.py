@@ -24,6 +24,7 @@ class InputReport(msgspec.Struct, frozen=True, kw_only=True):
     edge: str
     live_accepted: int = 0
     live_consumed: int = 0
+    max_event_time: int | None = None
     spilled: tuple[Segment, ...] = ()
     spans: tuple[SpanProgress, ...] = ()
 
@@ -41,9 +42,9 @@ class OutputReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StateReport(msgspec.Struct, frozen=True, kw_only=True):
-    """State of one operator: at most one new file, which supersedes `replaced` in the subtask's key groups."""
+    """One table of state: at most one new file, which supersedes `replaced` in the subtask's key groups."""
 
-    operator: str
+    table: str
     added: StateFile | None
     replaced: tuple[str, ...]
 
@@ -56,6 +57,14 @@ class SinkReport(msgspec.Struct, frozen=True, kw_only=True):
     committables: tuple[Committable, ...]
 
 
+class DueReport(msgspec.Struct, frozen=True, kw_only=True):
+    """When one operator has something to do without input."""
+
+    operator: str
+    event_time: int | None = None
+    processing_time: int | None = None
+
+
 class Timing(msgspec.Struct, frozen=True, kw_only=True):
     """Measured in the subtask, by its own monotonic clock: the whole attempt, and its steps alone."""
 
@@ -64,6 +73,7 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     barrier_fired: bool
     barrier_delay_s: float = 0.0
     row_cost_s: float | None = None
+    broadcast_row_cost_s: float | None = None
 
 
 class SubtaskReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,6 +87,10 @@ class SubtaskReport(msgspec.Struct, frozen=True, kw_only=True):
     outputs: tuple[OutputReport, ...] = ()
     state: tuple[StateReport, ...] = ()
     sinks: tuple[SinkReport, ...] = ()
+    watermark: int | None = None
+    """Everything up to here was done in all key groups of the subtask."""
+    due: tuple[DueReport, ...] = ()
+    counters: dict[str, int] = {}
     timing: Timing | None = None
     failure: ErrorReport | None = None
 

@@ -61,8 +61,7 @@ class SparkCluster:
         return Work(packed, digest, msgspec.json.encode(plan), self._store_url, self._limits)
 
     def _run_live(self, job: StageJob, work: Work, frame: DataFrame) -> list[bytes]:
-        (edge,) = job.stage.source_inputs
-        placed = to_subtasks(self._sources.select(frame, edge.producer), edge, job.plan)
+        placed = to_subtasks(frame, self._sources, job.stage.source_inputs, job.plan)
         reports = [bytes(row[0]) for row in placed.mapInArrow(work, "report binary").collect()]
         if not reports and frame.isEmpty():
             # Spark runs no task at all where it can prove that there are no rows.

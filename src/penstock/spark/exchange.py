@@ -14,11 +14,13 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from penstock.channel.lanes import spread
 from penstock.channel.segment import HASH_COLUMN
 from penstock.graph import Edge, Source
 from penstock.protocol.plan import StagePlan
 
 SOURCE_COLUMN = "__penstock_source"
+PORT_COLUMN = "__penstock_port"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +62,16 @@ def _nullable(frame: DataFrame) -> StructType:
     return frame.schema
 
 
-def to_subtasks(frame: DataFrame, edge: Edge, plan: StagePlan) -> DataFrame:
-    """Adds the hash column and moves each row to the partition of its subtask."""
-    hashed = frame.withColumn(HASH_COLUMN, _hash(edge, plan.max_parallelism))
+def to_subtasks(frame: DataFrame, layout: SourceLayout, edges: Sequence[Edge], plan: StagePlan) -> DataFrame:
+    """The live rows of a stage, each in the partition of its subtask, with its hash as the last column.
+
+    With one edge the columns are the source's. With several they are the number of the edge and one struct per edge;
+    a row of a source that has two edges to the stage goes out twice.
+    """
+    if len(edges) == 1:
+        hashed = layout.select(frame, edges[0].producer).withColumn(HASH_COLUMN, _hash(edges[0], plan.max_parallelism))
+    else:
+        hashed = _mixed(frame, layout, edges, plan.max_parallelism)
     subtask = (
         f"cast((pmod(`{HASH_COLUMN}`, {plan.max_parallelism}L) * {plan.parallelism}L)"
         f" div {plan.max_parallelism}L as int)"
@@ -70,19 +79,27 @@ def to_subtasks(frame: DataFrame, edge: Edge, plan: StagePlan) -> DataFrame:
     return hashed.repartitionById(plan.parallelism, F.expr(subtask))
 
 
-def _hash(edge: Edge, max_parallelism: int) -> Column:
+def _mixed(frame: DataFrame, layout: SourceLayout, edges: Sequence[Edge], max_parallelism: int) -> DataFrame:
+    if len(layout.names) == 1:
+        frame = frame.select(F.lit(0).alias(SOURCE_COLUMN), F.struct("*").alias("s0"))
+    sources = [layout.names.index(edge.producer) for edge in edges]
+    ports = F.array(*(F.when(F.col(SOURCE_COLUMN) == source, F.lit(port)) for port, source in enumerate(sources)))
+    numbered = frame.select(
+        F.explode(F.array_compact(ports)).alias(PORT_COLUMN),
+        *(F.col(f"s{source}").alias(f"p{port}") for port, source in enumerate(sources)),
+    )
+    hashes = F.coalesce(
+        *(
+            F.when(F.col(PORT_COLUMN) == port, _hash(edge, max_parallelism, f"p{port}."))
+            for port, edge in enumerate(edges)
+        )
+    )
+    columns = [F.when(F.col(PORT_COLUMN) == port, F.col(f"p{port}")).alias(f"p{port}") for port in range(len(edges))]
+    return numbered.select(PORT_COLUMN, *columns, hashes.alias(HASH_COLUMN))
+
+
+def _hash(edge: Edge, max_parallelism: int, prefix: str = "") -> Column:
     if edge.keys:
-        return F.xxhash64(*(F.col(f"`{key}`") for key in edge.keys))
+        return F.xxhash64(*(F.col(f"{prefix}`{key}`") for key in edge.keys))
     lanes = ", ".join(f"{lane}L" for lane in spread(max_parallelism))
     return F.expr(f"element_at(array({lanes}), cast(pmod(spark_partition_id(), {max_parallelism}) as int) + 1)")
-
-
-def spread(count: int) -> list[int]:
-    """The numbers 0 to `count` - 1 in an order whose every beginning is spread evenly.
-
-    >>> spread(8)
-    [0, 4, 2, 6, 1, 5, 3, 7]
-    """
-    bits = max(1, (count - 1).bit_length())
-    reversed_bits = (int(f"{number:0{bits}b}"[::-1], 2) for number in range(1 << bits))
-    return [number for number in reversed_bits if number < count]

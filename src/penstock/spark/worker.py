@@ -10,6 +10,7 @@ import msgspec
 import pyarrow as pa
 from pyspark import TaskContext, cloudpickle
 
+from penstock.channel.live import LiveInputs, MixedInputs, SeparateInputs
 from penstock.graph import Stage
 from penstock.protocol.plan import StagePlan
 from penstock.protocol.report import SubtaskReport
@@ -43,11 +44,13 @@ class Work:
         """Without live input, under a plain RDD job."""
         return self._run(subtask, None)
 
-    def _run(self, subtask: int, live: Iterator[pa.RecordBatch] | None) -> bytes:
+    def _run(self, subtask: int, batches: Iterator[pa.RecordBatch] | None) -> bytes:
         context = TaskContext.get()
         assert context is not None
+        stage = self._stage()
+        live = None if batches is None else self._live(stage, batches)
         report = run_subtask(
-            self._stage(),
+            stage,
             _plan_decoder.decode(self.plan),
             subtask,
             store=open_store(self.store_url),
@@ -57,6 +60,12 @@ class Work:
         )
         _freeze_once()
         return msgspec.json.encode(report)
+
+    def _live(self, stage: Stage, batches: Iterator[pa.RecordBatch]) -> LiveInputs:
+        edges = [edge.name for edge in stage.source_inputs]
+        if len(edges) == 1:
+            return SeparateInputs({edges[0]: batches})
+        return MixedInputs(batches, edges, self.limits.prefetch_bytes)
 
     def _stage(self) -> Stage:
         stage = _stages.get(self.stage_digest)

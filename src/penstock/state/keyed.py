@@ -85,6 +85,11 @@ class KeyedState:
             opened.pop_all()
         return cls(store, runs, groups, schema, max_parallelism)
 
+    @property
+    def rows_at_most(self) -> int:
+        """Entries in files and in memory, also those that newer ones or deletions supersede."""
+        return sum(level.rows for level in self._newest_first())
+
     def lookup(self, hashes: npt.NDArray[np.int64], keys: pa.RecordBatch) -> Found:
         """The values of keys, which need be neither unique nor sorted."""
         columns = self._key_columns(keys, len(hashes))

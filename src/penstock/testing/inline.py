@@ -9,21 +9,23 @@ import itertools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 
 from penstock.channel.hashing import hash_columns
+from penstock.channel.live import SeparateInputs
 from penstock.channel.segment import HASH_COLUMN
-from penstock.compiler import SourceNode, compile_pipeline
+from penstock.compiler import compile_pipeline
 from penstock.config import Config
 from penstock.engine.cluster import OfferedBatch, StageJob
 from penstock.engine.history import Listener
 from penstock.engine.query import Query
 from penstock.engine.start import Surroundings, start_query
 from penstock.graph import Edge
-from penstock.pipeline import Output, Stream
+from penstock.pipeline import Output, Stream, source_node
 from penstock.protocol.ids import BatchId
 from penstock.protocol.keygroups import groups_of
 from penstock.protocol.plan import StagePlan
@@ -32,9 +34,9 @@ from penstock.store.base import Store
 from penstock.task import Limits, run_subtask
 
 
-def stream_of(schema: pa.Schema, name: str = "source") -> Stream:
-    """A stream whose rows will come from an `InlineFeed`."""
-    return Stream(SourceNode(name, schema, None))
+def stream_of(schema: pa.Schema, name: str = "source", **event_time: Any) -> Stream:
+    """A stream whose rows will come from an `InlineFeed`; event time as in `penstock.read`."""
+    return Stream(source_node(name, schema, None, **event_time))
 
 
 @dataclass(slots=True)
@@ -57,9 +59,14 @@ class InlineCluster:
     def _run_one(self, job: StageJob, subtask: int) -> SubtaskReport:
         live = None
         if job.plan.live and job.batch is not None:
-            (edge,) = job.stage.source_inputs
-            assert isinstance(job.batch.frame, dict)
-            live = iter(rows_of(job.batch.frame[edge.producer], edge, job.plan, subtask).to_batches())
+            frame = job.batch.frame
+            assert isinstance(frame, dict)
+            live = SeparateInputs(
+                {
+                    edge.name: iter(rows_of(frame[edge.producer], edge, job.plan, subtask).to_batches())
+                    for edge in job.stage.source_inputs
+                }
+            )
         return run_subtask(
             job.stage,
             job.plan,

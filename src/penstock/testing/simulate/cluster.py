@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.channel.hashing import hash_columns
+from penstock.channel.live import SeparateInputs
 from penstock.channel.segment import HASH_COLUMN
 from penstock.engine.cluster import JobFailed, StageJob
 from penstock.graph import Edge
@@ -124,9 +125,14 @@ class SimCluster:
     def _run_one(self, job: StageJob, subtask: int, attempt: int, process: Process) -> SubtaskReport:
         live = None
         if job.plan.live and job.batch is not None:
-            (edge,) = job.stage.source_inputs
-            assert isinstance(job.batch.frame, dict)
-            live = iter(delivered(job.batch.frame[edge.producer], edge, job.plan, subtask).to_batches())
+            frame = job.batch.frame
+            assert isinstance(frame, dict)
+            live = SeparateInputs(
+                {
+                    edge.name: iter(delivered(frame[edge.producer], edge, job.plan, subtask).to_batches())
+                    for edge in job.stage.source_inputs
+                }
+            )
         report = run_subtask(
             job.stage,
             job.plan,

@@ -17,7 +17,8 @@ from penstock.channel.hashing import hash_columns
 from penstock.graph import Pipeline
 from penstock.compiler import SourceNode, compile_pipeline
 from penstock.operators import aggregates
-from penstock.operators.process import KeyedProcess, value
+from penstock.operators.declare import value
+from penstock.operators.process import KeyedProcess
 from penstock.pipeline import Output, Stream
 from penstock.protocol.keygroups import groups_of
 from penstock.testing.simulate.table import SimSink

@@ -266,6 +266,7 @@ class World:
             store=store,
             spawn=spawn,
             clock=self.scheduler.clock,
+            now_us=lambda: int(self.scheduler.clock() * 1e6),
         )
         try:
             driver.query = start_query(self._pipeline, config, surroundings)

@@ -1,0 +1,174 @@
+"""What a user's class declares, checked and resolved when the pipeline is built: state, output columns, methods."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn, TypeAlias
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+from penstock.channel.hashing import why_unsupported
+from penstock.errors import PipelineError
+
+Resolve: TypeAlias = Callable[[str], pa.DataType]
+"""Turns Spark DDL ("bigint", "user bigint, total bigint") into an Arrow type."""
+
+
+@dataclass(frozen=True, slots=True)
+class ValueState:
+    """One value per key; `kind` is an Arrow type or the name of a Spark type."""
+
+    kind: str | pa.DataType
+
+
+@dataclass(frozen=True, slots=True)
+class BroadcastMap:
+    """A map that is the same in all subtasks."""
+
+    key: str | pa.DataType
+    value: str | pa.DataType
+
+
+def value(kind: str | pa.DataType) -> Any:
+    """Declares one value of state per key inside a process class: a Spark type name or an Arrow type.
+
+    A value that was never set, or was set to None, is None. Types: numbers, decimals, strings, booleans, binaries,
+    dates, timestamps, and arrays and structs of them.
+    """
+    return ValueState(kind)
+
+
+def broadcast_map(key: str | pa.DataType, value: str | pa.DataType) -> Any:
+    """Declares a map inside a `ConnectProcess` that broadcast rows fill and all other rows see."""
+    return BroadcastMap(key, value)
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A method that a user's class must have."""
+
+    name: str
+    arguments: int
+    """With self."""
+    form: str
+
+
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """A user's class in the place where it is used, for messages."""
+
+    operator: str
+    kind: type
+    resolve: Resolve
+
+    @classmethod
+    def of(
+        cls, operator: str, function: object, base: type, methods: tuple[Method, ...], resolve: Resolve
+    ) -> Declaration:
+        """Raises: `PipelineError` if the class cannot be run."""
+        kind = function if isinstance(function, type) else type(function)
+        declared = cls(operator, kind, resolve)
+        if not issubclass(kind, base):
+            declared.refuse(f"got {kind.__name__}", f"pass a subclass of pen.{base.__name__}")
+        for method in methods:
+            declared._check_method(base, method)
+        if isinstance(function, type) and not _takes(kind, 0):
+            seen = f"{kind.__name__}{inspect.signature(kind)} needs arguments"
+            declared.refuse(seen, f"pass an instance: {kind.__name__}(...)")
+        own = {} if function is kind else getattr(function, "__dict__", {})
+        if any(isinstance(item, ValueState | BroadcastMap) for item in own.values()):
+            declared.refuse(f"{kind.__name__} declares state in an instance", "declare state in the class body")
+        return declared
+
+    def _check_method(self, base: type, method: Method) -> None:
+        own = getattr(self.kind, method.name, None)
+        if own is None or own is getattr(base, method.name, None):
+            self.refuse(f"{self.kind.__name__} has no {method.name}()", f"write def {method.form}")
+        if not _takes(own, method.arguments):
+            self.refuse(f"{self.kind.__name__}.{method.name}{inspect.signature(own)}", f"write def {method.form}")
+
+    def output(self) -> pa.Schema:
+        """The declared output columns."""
+        advice = 'declare output = "user bigint, total bigint" in the class body'
+        return self._columns("output", getattr(self.kind, "output", None), advice)
+
+    def values(self) -> pa.Schema:
+        """Values of state in the order of declaration, base classes first; a subclass may declare one anew."""
+        declared = self._declared(ValueState, value)
+        return pa.schema([(name, self._value_type(name, item)) for name, item in declared.items()])
+
+    def broadcast_maps(self) -> Mapping[str, tuple[pa.DataType, pa.DataType]]:
+        """Key and value type of each broadcast map."""
+        return {
+            name: (self._map_key(name, item), self._type(f"the values of {name!r}", item.value))
+            for name, item in self._declared(BroadcastMap, broadcast_map).items()
+        }
+
+    def refuse(self, seen: str, next_step: str) -> NoReturn:
+        raise PipelineError(
+            f"{self.operator}: {seen}",
+            cause="the class given to it is not complete",
+            next_step=next_step,
+            operator=self.operator,
+        )
+
+    def _declared(self, kind: type, maker: object) -> dict[str, Any]:
+        attributes = {name: item for base in reversed(self.kind.__mro__) for name, item in vars(base).items()}
+        return {name: item for name, item in attributes.items() if isinstance(item, kind) or item is maker}
+
+    def _columns(self, what: str, declared: object, advice: str) -> pa.Schema:
+        if isinstance(declared, pa.Schema):
+            return declared
+        kind = self.kind.__name__
+        if not isinstance(declared, str):
+            self.refuse(f"{kind} has no {what} columns ({what} is {declared!r:.100})", advice)
+        resolved = self._resolved(f"{kind}.{what}", declared)
+        if not pt.is_struct(resolved):
+            self.refuse(f"{kind}.{what} is {declared!r}, which names a type and no columns", advice)
+        return pa.schema(list(resolved))
+
+    def _value_type(self, name: str, declared: object) -> pa.DataType:
+        if not isinstance(declared, ValueState):
+            seen = f"the state {name!r} is declared with {declared!r:.100}"
+            self.refuse(seen, f'declare {name} = pen.value("bigint"), with a Spark type name or an Arrow type')
+        return self._type(f"the state {name!r}", declared.kind)
+
+    def _map_key(self, name: str, declared: object) -> pa.DataType:
+        advice = f'declare {name} = pen.broadcast_map("string", "double"), a key type and a value type'
+        if not isinstance(declared, BroadcastMap):
+            self.refuse(f"the state {name!r} is declared with {declared!r:.100}", advice)
+        key = self._type(f"the keys of {name!r}", declared.key)
+        if (why := why_unsupported(key)) is not None or pt.is_floating(key):
+            self.refuse(f"the keys of {name!r} have type {key}: {why or 'floats are not exact'}", advice)
+        return key
+
+    def _type(self, what: str, declared: object) -> pa.DataType:
+        if isinstance(declared, pa.DataType):
+            return declared
+        if not isinstance(declared, str):
+            self.refuse(f"{what} is declared with {declared!r:.100}", "use a Spark type name or an Arrow type")
+        return self._resolved(what, declared)
+
+    def _resolved(self, what: str, declared: str) -> pa.DataType:
+        try:
+            return self.resolve(declared)
+        except Exception as error:
+            first_line = str(error).partition("\n")[0]
+            raise PipelineError(
+                f"{self.operator}: {what} is declared as {declared!r}: {first_line}",
+                cause="this is not a type in Spark's DDL",
+                next_step='use names such as "bigint", "double", "string", "timestamp", "decimal(10,2)", '
+                '"array<bigint>"',
+                operator=self.operator,
+            ) from error
+
+
+def _takes(function: Callable[..., object], arguments: int) -> bool:
+    try:
+        inspect.signature(function).bind(*[None] * arguments)
+    except TypeError:
+        return False
+    return True

@@ -1,0 +1,96 @@
+"""Event time as numbers: watermarks of sources, of edges, and what they make due (A10). Microseconds throughout.
+
+A source's watermark is the largest event time seen, minus the delay its user allows. Rows carry the watermark that was
+in effect when they arrived: a segment keeps it, so a row is late if it was late on arrival, and never because it
+waited in a checkpoint or moved to another subtask. A key group's watermark on an edge is that of its oldest unread
+segment, or the edge's own when nothing is unread; it never goes back, because rows of a key group are read in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from penstock.protocol.keygroups import KeyGroupRange
+from penstock.protocol.manifest import SourceClock, Timer
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTime:
+    """What a source promises: rows are at most `delay` behind the newest; after `idle` without rows others decide."""
+
+    delay: int
+    idle: int | None = None
+
+
+def lowest(watermarks: Iterable[int | None]) -> int | None:
+    """The smallest; None, before any, if one of them is None or there are none."""
+    known = list(watermarks)
+    return None if not known or None in known else min(mark for mark in known if mark is not None)
+
+
+def highest(watermarks: Iterable[int | None]) -> int | None:
+    return max((mark for mark in watermarks if mark is not None), default=None)
+
+
+def advance_sources(
+    clocks: Mapping[str, SourceClock],
+    times: Mapping[str, SourceTime],
+    seen: Mapping[str, int],
+    now: int,
+) -> dict[str, SourceClock]:
+    """The clocks after an epoch in which sources delivered rows up to the event times `seen`.
+
+    A source that delivered nothing for longer than it may follows the slowest of the others, so that it does not hold
+    everything back; its watermark stays what it was if all sources are idle.
+    """
+    clocks = {name: _observed(clocks.get(name, SourceClock()), times[name], seen.get(name), now) for name in times}
+    active = [clock.watermark for name, clock in clocks.items() if not is_idle(clock, times[name], now)]
+    others = lowest(active)
+    if others is None:
+        return clocks
+    return {
+        name: SourceClock(
+            max_event_time=clock.max_event_time,
+            watermark=highest((clock.watermark, others)),
+            active_at=clock.active_at,
+        )
+        if is_idle(clock, times[name], now)
+        else clock
+        for name, clock in clocks.items()
+    }
+
+
+def is_idle(clock: SourceClock, time: SourceTime, now: int) -> bool:
+    return time.idle is not None and clock.active_at is not None and now - clock.active_at >= time.idle
+
+
+def _observed(clock: SourceClock, time: SourceTime, seen: int | None, now: int) -> SourceClock:
+    if seen is None:
+        return clock if clock.active_at is not None else SourceClock(active_at=now)
+    newest = seen if clock.max_event_time is None else max(seen, clock.max_event_time)
+    return SourceClock(max_event_time=newest, watermark=highest((clock.watermark, newest - time.delay)), active_at=now)
+
+
+def is_due(timers: Iterable[Timer], groups: KeyGroupRange, watermark: int | None, now: int) -> bool:
+    """Whether a moment that somebody in `groups` waits for has come."""
+    mine = [timer for timer in timers if timer.groups.intersect(groups)]
+    return any(
+        (timer.event_time is not None and watermark is not None and timer.event_time <= watermark)
+        or (timer.processing_time is not None and timer.processing_time <= now)
+        for timer in mine
+    )
+
+
+def advance_timers(timers: Sequence[Timer], groups: KeyGroupRange, mine: Timer | None) -> tuple[Timer, ...]:
+    """Replaces what was known for `groups`; what other key groups wait for stays."""
+    others = [
+        Timer(groups=cut, event_time=timer.event_time, processing_time=timer.processing_time)
+        for timer in timers
+        for cut in timer.groups.subtract(groups)
+    ]
+    return tuple(sorted([*others, mine] if mine is not None else others, key=lambda timer: timer.groups))
+
+
+def next_processing_time(timers: Iterable[Timer]) -> int | None:
+    return min((timer.processing_time for timer in timers if timer.processing_time is not None), default=None)

@@ -1,0 +1,204 @@
+"""The rescale matrix on real Spark: every shape with its pairs of parallelism.
+
+Each case has three phases: run at the old parallelism and fail; restore at the new one, checkpoint, stop; restore at a
+random one, fail once more, run to the end. Then the tables are read back and compared with the input.
+
+    python -m tests.spark.matrix [--only SHAPE] [--seed N] [--runs N]
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+import penstock as pen
+from penstock.engine.query import Query
+from penstock.errors import PenstockError
+from penstock.observe.events import EpochPublished, Event
+from tests.spark.matrix_data import Faults
+from tests.spark.matrix_shapes import SHAPES, Shape
+
+TIMEOUT_S = 180
+EPOCH = "150 ms"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One shape, from one parallelism to another."""
+
+    shape: str
+    old: int
+    new: int
+    slow: bool = False
+    seed: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.shape} {self.old}→{self.new}{' slow' if self.slow else ''} (seed {self.seed})"
+
+
+UP = ((1, 2), (2, 3), (3, 7), (4, 8), (20, 21))
+PAIRS: dict[str, tuple[tuple[int, int], ...]] = {
+    "pipeline": (*UP, *((new, old) for old, new in UP), (1, 1), (3, 3), (7, 7), (20, 20)),
+    "multi_input": (*UP[:3], *((new, old) for old, new in UP[:3]), (1, 1), (7, 7)),
+    "union": (*UP[:3], *((new, old) for old, new in UP[:3]), (1, 1), (7, 7)),
+    "keyed_stages": ((12, 7), (7, 12)),
+    "keyed_broadcast": ((7, 2), (2, 7)),
+    "broadcast": ((5, 2), (2, 5)),
+}
+SLOW_PAIRS = ((3, 5), (5, 3))
+RANDOM_SHAPES = {"two_edges": 10, "half_empty_union": 10, "several_outputs": 10, "large_records": 8}
+RANDOM_RUNS = 3
+
+
+def cases(seed: int) -> Iterator[Case]:
+    for shape, pairs in PAIRS.items():
+        for old, new in pairs:
+            yield Case(shape, old, new, seed=seed)
+        for old, new in SLOW_PAIRS:
+            yield Case(shape, old, new, slow=True, seed=seed)
+    for shape, highest in RANDOM_SHAPES.items():
+        for run in range(RANDOM_RUNS):
+            chance = random.Random(f"{shape} {run} {seed}")
+            yield Case(shape, chance.randint(1, highest), chance.randint(1, highest), seed=seed + run)
+
+
+def representative(seed: int) -> list[Case]:
+    """A third of the matrix: every shape, growing, shrinking and slow."""
+    picked = [case for number, case in enumerate(cases(seed)) if number % 3 == 0]
+    missing = set(SHAPES) - {case.shape for case in picked}
+    return [*picked, *(next(case for case in cases(seed) if case.shape == shape) for shape in sorted(missing))]
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a case found, and what it went through."""
+
+    faults: Faults
+    checkpoints: int
+    in_flight: int
+    """Rows in flight when the parallelism changed."""
+    seconds: float
+
+
+class Run:
+    """One case on one Spark session, in a folder of its own."""
+
+    def __init__(self, spark: SparkSession, case: Case, folder: Path) -> None:
+        self._spark, self._case, self._folder = spark, case, folder
+        self._chance = random.Random(f"{case}")
+        self._shape: Shape = SHAPES[case.shape]
+        self._input = self._shape.input(case.seed, slow=case.slow)
+        self._checkpoints = 0
+
+    def __call__(self) -> Outcome:
+        started = time.monotonic()
+        self._input.write(self._folder / "in")
+        highest = max(self._case.old, self._case.new, 3)
+        self._phase(self._case.old, end="fail", after=self._chance.randint(1, 3))
+        in_flight = self._phase(self._case.new, end="stop", after=self._chance.randint(1, 3))
+        self._phase(self._chance.randint(1, highest), end="fail", after=self._chance.randint(1, 3))
+        self._phase(self._chance.randint(1, highest), end="finish")
+        faults = self._shape.check(self._folder, self._input)
+        return Outcome(faults, self._checkpoints, in_flight, time.monotonic() - started)
+
+    def _phase(self, parallelism: int, *, end: str, after: int = 0) -> int:
+        """Runs one query; returns the rows that were in flight when it began."""
+        reached = threading.Event()
+        published = 0
+
+        def listen(event: Event) -> None:
+            nonlocal published
+            if isinstance(event, EpochPublished) and event.kind != "takeover":
+                published += 1
+                self._checkpoints += 1
+                if end != "finish" and published >= after:
+                    reached.set()
+
+        query = pen.start(
+            *self._shape.outputs(self._spark, self._folder, slow=self._case.slow),
+            checkpoint=self._folder / "checkpoint",
+            parallelism=self._shape.parallelism(parallelism, self._case),
+            epoch=EPOCH,
+            trigger="available_now",
+            listeners=(listen,),
+            epoch_retries=0,
+            **self._shape.options,
+        )
+        in_flight = query.manifest().rows_in_flight
+        if end == "finish":
+            assert query.await_termination(TIMEOUT_S), f"{self._case} hangs"
+            return in_flight
+        while not reached.wait(0.02) and query.is_active:
+            pass
+        if end == "fail":
+            self._fail(query)
+        else:
+            query.stop()
+        return in_flight
+
+    def _fail(self, query: Query) -> None:
+        """Takes Spark's jobs away from the query, in the middle of whatever it does, until it gives up."""
+        deadline = time.monotonic() + TIMEOUT_S
+        time.sleep(self._chance.random() * 0.2)  # a random moment
+        while query.is_active:
+            assert time.monotonic() < deadline, f"{self._case} hangs"
+            self._spark.sparkContext.cancelAllJobs()
+            _wait(query)
+
+
+def _wait(query: Query) -> None:
+    try:
+        query.await_termination(0.01)
+    except PenstockError:
+        return
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="matrix")
+    parser.add_argument("--only", help="one shape")
+    parser.add_argument("--case", help="old-new, such as 7-2")
+    parser.add_argument("--slow", action="store_true")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--runs", type=int, default=1)
+    options = parser.parse_args(arguments)
+    chosen = [case for case in cases(options.seed) if options.only in (None, case.shape)]
+    if options.case:
+        old, new = map(int, options.case.split("-"))
+        chosen = [Case(options.only, old, new, options.slow, options.seed)]
+    spark = pen.session("local[2,4]", "penstock-matrix", spark_ui_enabled="false", spark_sql_shuffle_partitions="2")
+    failed = 0
+    for run in range(options.runs):
+        for case in chosen:
+            failed += not run_one(spark, replace(case, seed=case.seed + run))
+    total = options.runs * len(chosen)
+    print(f"{total - failed} passed, {failed} failed")
+    return 1 if failed else 0
+
+
+def run_one(spark: SparkSession, case: Case) -> bool:
+    with tempfile.TemporaryDirectory(prefix="penstock-matrix-") as folder:
+        try:
+            outcome = Run(spark, case, Path(folder))()
+        except Exception as error:  # noqa: BLE001 - a failed case must not hide the others
+            print(f"FAIL {case}: {type(error).__name__}: {error}", flush=True)
+            return False
+        verdict = "FAIL" if outcome.faults.any() else "ok  "
+        print(
+            f"{verdict} {case}: {outcome.faults}; {outcome.checkpoints} checkpoints, {outcome.in_flight} rows in "
+            f"flight at the rescale, {outcome.seconds:.1f} s",
+            flush=True,
+        )
+        return not outcome.faults.any()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
