@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.channel.hashing import hash_columns
-from penstock.graph import Pipeline
 from penstock.compiler import SourceNode, compile_pipeline
+from penstock.graph import Pipeline
 from penstock.operators import aggregates
 from penstock.operators.declare import value
 from penstock.operators.process import KeyedProcess
