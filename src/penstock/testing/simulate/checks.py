@@ -219,6 +219,8 @@ class Checks:
             if any(row[column] != source[column] for column in ("key", "coarse", "pad")):
                 self._fail("exactly once", f"id {row['id']} was changed")
         self._numbered(rows, "key", "n1")
+        if self._world.shape.rules:
+            self._rules_grow(rows)
         if self._world.shape.two_keyed:
             self._numbered(rows, "coarse", "n2")
 
@@ -236,6 +238,15 @@ class Checks:
             ids, numbers = [row["id"] for row in mine], [row[number] for row in mine]
             if ids != sorted(ids) or numbers != sorted(numbers):
                 self._fail("order", f"source {source}, key {value}: ids {ids}, {number} {numbers}")
+
+    def _rules_grow(self, rows: list[dict[str, Any]]) -> None:
+        """Broadcast state and the position in its input move together: a key never sees fewer than before."""
+        seen: dict[tuple[int, int], int] = {}
+        for row in rows:
+            key = (row["id"] // SOURCE_IDS, row["key"])
+            if row["rules"] < seen.get(key, 0):
+                self._fail("broadcast", f"key {key} saw {seen[key]} broadcast rows, then {row['rules']}")
+            seen[key] = row["rules"]
 
     def _totals_exact(self) -> None:
         wanted: dict[int, list[int]] = defaultdict(list)

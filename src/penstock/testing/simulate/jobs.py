@@ -14,13 +14,14 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.channel.hashing import hash_columns
-from penstock.compiler import SourceNode, compile_pipeline
+from penstock.compiler import Input, OperatorNode, SourceNode, compile_pipeline
 from penstock.graph import Pipeline
 from penstock.operators import aggregates
 from penstock.operators.declare import value
 from penstock.operators.process import KeyedProcess
-from penstock.pipeline import Output, Stream
+from penstock.pipeline import Output, Stream, source_node
 from penstock.protocol.keygroups import groups_of
+from penstock.testing.simulate.probe import WatermarkProbe, with_rules
 from penstock.testing.simulate.table import SimSink
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ SCHEMA = pa.schema(
         ("key", pa.int64()),
         ("coarse", pa.int64()),
         ("pad", pa.string()),
+        ("ts", pa.timestamp("us")),
+        ("rules", pa.int64()),
         ("n1", pa.int64()),
         ("n2", pa.int64()),
     ]
@@ -41,6 +44,11 @@ SOURCE_IDS = 1_000_000
 FILTERED = 7
 """With a filter, ids that this divides are dropped."""
 KEYS_PER_COARSE = 3
+RULES_FROM_ID = 9 * SOURCE_IDS
+"""Ids of broadcast rows; they end in no table."""
+DISORDER_S = 5
+LAG_S = 40
+"""Rows come at most so much out of order; the second source is so far behind the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +61,8 @@ class Shape:
     two_keyed: bool
     map_between: bool
     totals: bool
+    probe: bool
+    rules: bool
     row_cost: float
     map_cost: float
     """Of an epoch, per row."""
@@ -66,6 +76,8 @@ class Shape:
             two_keyed=rng.random() < 0.5,
             map_between=rng.random() < 0.2,
             totals=rng.random() < 0.3,
+            probe=rng.random() < 0.25,
+            rules=rng.random() < 0.2,
             row_cost=rng.choice((0.0, 0.005, 0.02, 0.1)),
             map_cost=rng.choice((0.0, 0.0, 0.01, 0.05)),
         )
@@ -78,12 +90,18 @@ def pipeline_of(shape: Shape, world: World) -> Pipeline:
         world.scheduler.spend(batch.num_rows * shape.map_cost * world.epoch_s)
         return batch
 
-    streams = [Stream(SourceNode(f"s{number}", SCHEMA, None)) for number in range(shape.sources)]
+    streams = [
+        Stream(source_node(f"s{number}", SCHEMA, None, event_time="ts", watermark=DISORDER_S))
+        for number in range(shape.sources)
+    ]
     if shape.map_first:
         streams = [stream.map_batches(costly, name=f"map{number}") for number, stream in enumerate(streams)]
     stream = streams[0] if len(streams) == 1 else streams[0].union(*streams[1:], name="union")
     if shape.filter:
         stream = stream.filter(lambda batch: np.asarray(batch.column("id")) % FILTERED != 0, name="filter")
+    if shape.probe:
+        probe = WatermarkProbe("probe", SCHEMA, ("key",), world)
+        stream = Stream(OperatorNode(probe, True, (Input(stream.node, ("key",)),)))
     stream = stream.key_by("key").process(_numbering(world, "key", "n1", shape.row_cost * world.epoch_s), name="first")
     if shape.map_between:
         stream = stream.map_batches(costly, name="between")
@@ -91,6 +109,9 @@ def pipeline_of(shape: Shape, world: World) -> Pipeline:
         stream = stream.key_by("coarse").process(
             _numbering(world, "coarse", "n2", shape.row_cost * world.epoch_s / 2), name="second"
         )
+    if shape.rules:
+        rules = Stream(SourceNode(f"s{shape.sources}", SCHEMA, None)).broadcast()
+        stream = stream.key_by("key").connect(rules, process=with_rules(world, SCHEMA), name="rules")
     outputs: list[Output] = [stream.write(SimSink(world.tables["records"]), name="records")]
     if shape.totals:
         totals = stream.key_by("coarse").aggregate(n=aggregates.count(), total=aggregates.sum("id"), name="totals")
@@ -125,24 +146,41 @@ class Records:
     """Spark's hash by key value."""
 
     @classmethod
-    def draw(cls, rng: random.Random, sources: int) -> Records:
+    def draw(cls, rng: random.Random, shape: Shape) -> Records:
         keys = rng.choice((1, 2, 5, 12))
         skew = rng.choice((0.0, 0.0, 0.7, 0.95))
         big = rng.choice((0.0, 0.0, 0.02))
         tables = []
-        for source in range(sources):
-            rows = rng.randint(4, 50 // sources)
+        for source in range(shape.sources):
+            rows = rng.randint(4, 50 // shape.sources)
             chosen = [0 if rng.random() < skew else rng.randrange(keys) for _ in range(rows)]
             pads = ["x" * (4000 if rng.random() < big else rng.randrange(20)) for _ in range(rows)]
-            numbers = range(source * SOURCE_IDS + 1, source * SOURCE_IDS + 1 + rows)
-            coarse = [key // KEYS_PER_COARSE for key in chosen]
-            zeros = [0] * rows
-            tables.append(pa.table([list(numbers), chosen, coarse, pads, zeros, zeros], schema=SCHEMA))
+            late = [round(1e6 * (row - rng.random() * DISORDER_S - source * LAG_S)) for row in range(rows)]
+            tables.append(_table(source * SOURCE_IDS + 1, chosen, pads, late))
+        if shape.rules:
+            rows = rng.randint(1, 8)
+            tables.append(_table(RULES_FROM_ID, [0] * rows, [""] * rows, [0] * rows))
         hashes = hash_columns([pa.array(range(keys), pa.int64())])
         return cls(tables, dict(zip(range(keys), hashes.tolist(), strict=True)))
 
     def rows(self) -> list[dict[str, Any]]:
-        return [row for table in self.tables for row in table.to_pylist()]
+        """What has to be in the table in the end."""
+        return [row for table in self.tables for row in table.to_pylist() if row["id"] < RULES_FROM_ID]
+
+
+def _table(first_id: int, keys: list[int], pads: list[str], times: list[int]) -> pa.Table:
+    zeros = [0] * len(keys)
+    columns = {
+        "id": list(range(first_id, first_id + len(keys))),
+        "key": keys,
+        "coarse": [key // KEYS_PER_COARSE for key in keys],
+        "pad": pads,
+        "ts": times,
+        "rules": zeros,
+        "n1": zeros,
+        "n2": zeros,
+    }
+    return pa.table(columns, schema=SCHEMA)
 
 
 def group_of(value: int, hashes: dict[int, int], max_parallelism: int) -> int:

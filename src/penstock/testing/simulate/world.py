@@ -98,7 +98,7 @@ class World:
         self.scheduler = Scheduler(random.Random(rng.random()), TIME_LIMIT_S)
         self.faults = Faults(rng, Rates.draw(rng), rng.randint(0, COSTLY_FAULTS_MAX))
         self.shape = Shape.draw(rng)
-        self.records = Records.draw(rng, self.shape.sources)
+        self.records = Records.draw(rng, self.shape)
         self.source = SimSource(self.records.tables)
         self.disk = Disk()
         self.tables = {name: SimTable(name, self) for name in ("records", "totals")}
