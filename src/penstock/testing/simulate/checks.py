@@ -24,6 +24,11 @@ if TYPE_CHECKING:
 EXPECTED = {"StorageFailed", "Fenced", "StageFailed", "CommitFailed"}
 """Errors that faults of the surroundings may end a query with; any other one is a fault of our own."""
 
+PACE_KNOWN_AFTER = 2
+EPOCHS_MAX = 2.5
+LATENCY_MAX_S = 0.2
+"""The least share of each stage and one step beyond the barrier may add to an epoch, and so do calls of the store."""
+
 
 class Checks:
     """All checkers of one world; each failure names the checker first."""
@@ -37,7 +42,7 @@ class Checks:
         self._published_payloads: set[bytes] = set()
         self._groups: dict[int, int] = {}
         self.publishes = 0
-        self.last_publish_at = 0.0
+        self._published_at: dict[str, list[float]] = defaultdict(list)
 
     def _fail(self, checker: str, message: str) -> None:
         self._world.scheduler.fail(f"{checker}: {message}")
@@ -72,9 +77,24 @@ class Checks:
         self._files_exist(manifest)
         self._only_winners(manifest)
         self._pending_kept(manifest)
+        self._cadence(process, manifest)
         self._newest = number
         self.publishes += 1
-        self.last_publish_at = self._world.scheduler.now
+
+    def _cadence(self, process: Process, manifest: Manifest) -> None:
+        """Without faults and with a backlog, checkpoints come as often as asked for, once the pace is known."""
+        world = self._world
+        times = self._published_at[process.name]
+        previous = self._manifests.get(self._newest)
+        if world.faults.on or previous is None:
+            times.clear()
+        elif world.barrier and len(times) > PACE_KNOWN_AFTER and previous.rows_in_flight:
+            gap_s = world.scheduler.now - times[-1]
+            if gap_s > EPOCHS_MAX * world.epoch_s + LATENCY_MAX_S:
+                self._fail(
+                    "cadence", f"{gap_s:.3f} s to checkpoint {manifest.checkpoint}, an epoch is {world.epoch_s} s"
+                )
+        times.append(world.scheduler.now)
 
     def _conserved(self, manifest: Manifest) -> None:
         for name, edge in manifest.edges.items():

@@ -70,13 +70,13 @@ class Shape:
     @classmethod
     def draw(cls, rng: random.Random) -> Shape:
         return cls(
-            sources=rng.choice((1, 1, 1, 2)),
+            sources=rng.choice((1, 1, 2)),
             map_first=rng.random() < 0.25,
             filter=rng.random() < 0.3,
             two_keyed=rng.random() < 0.5,
             map_between=rng.random() < 0.2,
             totals=rng.random() < 0.3,
-            probe=rng.random() < 0.25,
+            probe=rng.random() < 0.35,
             rules=rng.random() < 0.2,
             row_cost=rng.choice((0.0, 0.005, 0.02, 0.1)),
             map_cost=rng.choice((0.0, 0.0, 0.01, 0.05)),

@@ -29,6 +29,7 @@ from penstock.testing.simulate.table import FOREIGN, SimTable, Snapshot
 from penstock.testing.simulate.trace import Trace
 
 TIME_LIMIT_S = 4_000.0
+EVENTS_MAX = 20_000
 HEALTHY_STARTS_MAX = 8
 COSTLY_FAULTS_MAX = 14
 
@@ -108,6 +109,7 @@ class World:
         self._batch_rows = rng.choice((8, 20, 40))
         epoch_s = rng.choice((0.1, 0.3, 1.0, 3.0, None))
         self.epoch_s = epoch_s or 1.0
+        self.barrier = epoch_s is not None
         self._options: dict[str, object] = {
             "max_parallelism": self.max_parallelism,
             "epoch": epoch_s,
@@ -291,6 +293,8 @@ class World:
 
     def outside_call(self, process: Process, what: str) -> Fault:
         """A process asks for something outside: time passes, others run, and something may go wrong."""
+        if self.trace.events > EVENTS_MAX:
+            self.scheduler.fail(f"liveness: not at its end after {EVENTS_MAX} events")
         fault = self.faults.on_store(driver=process.name.startswith("d"))
         latency_s = 0.002 * self.rng.random()
         match fault:
