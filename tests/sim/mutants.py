@@ -240,8 +240,8 @@ def main(names: list[str]) -> int:
         for mutant, caught in zip(wanted, pool.imap(_hunt, [mutant.name for mutant in wanted]), strict=True):
             survived += caught.seed is None
             how = "SURVIVED" if caught.seed is None else f"seed {caught.seed:<4} {caught.message[:90]}"
-            print(f"{mutant.name:<22} {how}", flush=True)  # noqa: T201
-    print(f"{len(wanted) - survived} of {len(wanted)} mutants caught within {SEEDS_MAX} seeds")  # noqa: T201
+            print(f"{mutant.name:<22} {how}", flush=True)
+    print(f"{len(wanted) - survived} of {len(wanted)} mutants caught within {SEEDS_MAX} seeds")
     return survived
 
 

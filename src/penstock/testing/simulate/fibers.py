@@ -56,13 +56,14 @@ class Fiber:
 
 
 class _Worker:
-    """A pooled thread: making one costs more than most fibers run."""
+    """A pooled thread, making one costs more than most fibers run; or the thread that calls, with `start` false."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, start: bool = True) -> None:
         self.baton = threading.Lock()
         self.baton.acquire()
         self.task: Callable[[], None] = lambda: None
-        threading.Thread(target=self._run, name="penstock-fiber", daemon=True).start()
+        if start:
+            threading.Thread(target=self._run, name="penstock-fiber", daemon=True).start()
 
     def _run(self) -> None:
         while True:
@@ -78,14 +79,11 @@ class Scheduler:
 
     def __init__(self, rng: random.Random, time_limit_s: float) -> None:
         self.now = 0.0
-        self.switches = 0
         self._rng, self._time_limit_s = rng, time_limit_s
         self._queue: list[tuple[float, float, int, int, Fiber]] = []
         self._sequence = 0
         self._fibers: list[Fiber] = []
-        self._main = Fiber("main", Process("main"), lambda: None)
-        self._main_baton = threading.Lock()
-        self._main_baton.acquire()
+        self._main = Fiber("main", Process("world"), lambda: None, worker=_Worker(start=False))
         self._finished = False
         self.failure: CheckFailed | None = None
         self.current = self._main
@@ -155,32 +153,16 @@ class Scheduler:
                 if fiber is not self.current:
                     self._push(fiber, self.now)
 
-    # -- the main thread -----------------------------------------------------------------------------------------
+    # -- the calling thread --------------------------------------------------------------------------------------
 
-    def run(self, body: Callable[[], None]) -> None:
-        """Runs until `body`, in a fiber of its own, has ended; then everything else is killed.
-
-        Raises: `CheckFailed`.
-        """
-
-        def supervise() -> None:
-            try:
-                body()
-            finally:
-                self._finished = True
-
-        self.spawn(self._main.process, "world", supervise)
-        self._resume(self._next())
-        if not self._main_baton.acquire(timeout=SECONDS_REAL_MAX):
-            raise CheckFailed(f"stuck: {self.current.process.name}.{self.current.name} waits for something real")
+    def close(self) -> None:
+        """Ends everything that still runs. Afterwards nothing can be run any more."""
         self._finished = True
         for fiber in self._fibers:
             fiber.killed = True
             if fiber.worker is not None and not fiber.ended:
                 self._resume(fiber)
-                self._main_baton.acquire()
-        if self.failure is not None:
-            raise self.failure
+                self._await_turn(self._main)
 
     # -- switching -----------------------------------------------------------------------------------------------
 
@@ -201,17 +183,21 @@ class Scheduler:
         fiber.ahead = 0.0
         following = self._next()
         if following is not fiber:
-            self.switches += 1
             self._resume(following)
-            assert fiber.worker is not None
-            fiber.worker.baton.acquire()
+            self._await_turn(fiber)
         if fiber.killed:
             raise Crashed
         if self.failure is not None:
             raise self.failure
 
+    def _await_turn(self, fiber: Fiber) -> None:
+        assert fiber.worker is not None
+        if not fiber.worker.baton.acquire(timeout=SECONDS_REAL_MAX if fiber is self._main else -1):
+            running = f"{self.current.process.name}.{self.current.name}"
+            raise CheckFailed(f"stuck: {running} runs or waits for something real for {SECONDS_REAL_MAX} s")
+
     def _next(self) -> Fiber:
-        """The fiber that is due first; the main thread when the simulation has ended."""
+        """The fiber that is due first; the calling thread when the simulation has ended."""
         while self._queue and not self._finished and self.failure is None:
             at, tie, _, token, fiber = heapq.heappop(self._queue)
             if token != fiber.token or fiber.ended:
@@ -233,9 +219,6 @@ class Scheduler:
 
     def _resume(self, fiber: Fiber) -> None:
         self.current = fiber
-        if fiber is self._main:
-            self._main_baton.release()
-            return
         if fiber.worker is None:
             fiber.worker = _idle.pop() if _idle else _Worker()
             fiber.worker.task = lambda: self._body(fiber)

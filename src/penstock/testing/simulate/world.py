@@ -131,10 +131,12 @@ class World:
 
     def run(self) -> None:
         """Raises: `CheckFailed`."""
-        self.scheduler.run(self._supervise)
+        try:
+            self._supervise()
+        finally:
+            self.scheduler.close()
 
     def _supervise(self) -> None:
-        self._supervisor = self.scheduler.current
         self.log(f"{self.shape} {self.faults.rates}")
         done = self._with_faults(self.rng.uniform(3, 40))
         self.faults.on = False
