@@ -71,15 +71,15 @@ class Shape:
     def draw(cls, rng: random.Random) -> Shape:
         return cls(
             sources=rng.choice((1, 1, 2)),
-            map_first=rng.random() < 0.25,
+            map_first=rng.random() < 0.2,
             filter=rng.random() < 0.3,
-            two_keyed=rng.random() < 0.5,
+            two_keyed=rng.random() < 0.4,
             map_between=rng.random() < 0.2,
             totals=rng.random() < 0.3,
             probe=rng.random() < 0.35,
             rules=rng.random() < 0.2,
-            row_cost=rng.choice((0.0, 0.005, 0.02, 0.1)),
-            map_cost=rng.choice((0.0, 0.0, 0.01, 0.05)),
+            row_cost=rng.choice((0.0, 0.02, 0.1, 0.3)),
+            map_cost=rng.choice((0.0, 0.0, 0.02, 0.1)),
         )
 
 
@@ -147,12 +147,12 @@ class Records:
 
     @classmethod
     def draw(cls, rng: random.Random, shape: Shape) -> Records:
-        keys = rng.choice((1, 2, 5, 12))
-        skew = rng.choice((0.0, 0.0, 0.7, 0.95))
+        keys = rng.choice((2, 5, 12, 24))
+        skew = rng.choice((0.0, 0.0, 0.5, 0.9))
         big = rng.choice((0.0, 0.0, 0.02))
         tables = []
         for source in range(shape.sources):
-            rows = rng.randint(4, 50 // shape.sources)
+            rows = rng.randint(10, 60 // shape.sources)
             chosen = [0 if rng.random() < skew else rng.randrange(keys) for _ in range(rows)]
             pads = ["x" * (4000 if rng.random() < big else rng.randrange(20)) for _ in range(rows)]
             late = [round(1e6 * (row - rng.random() * DISORDER_S - source * LAG_S)) for row in range(rows)]

@@ -104,9 +104,9 @@ class World:
         self.disk = Disk()
         self.tables = {name: SimTable(name, self) for name in ("records", "totals")}
         self.checks = Checks(self)
-        self.max_parallelism = rng.choice((4, 7, 8, 16, 128))
+        self.max_parallelism = rng.choice((5, 7, 8, 13, 128))
         self.retain = rng.choice((1, 2, 3))
-        self._batch_rows = rng.choice((8, 20, 40))
+        self._batch_rows = rng.choice((5, 10, 25))
         epoch_s = rng.choice((0.1, 0.3, 1.0, 3.0, None))
         self.epoch_s = epoch_s or 1.0
         self.barrier = epoch_s is not None
@@ -114,8 +114,8 @@ class World:
             "max_parallelism": self.max_parallelism,
             "epoch": epoch_s,
             "retain": self.retain,
-            "max_in_flight": rng.choice((1_000, 10_000, 1_000_000)),
-            "max_in_flight_segments": rng.choice((3, 10, 1_000)),
+            "max_in_flight": rng.choice((2_000, 1_000_000)),
+            "max_in_flight_segments": rng.choice((4, 1_000, 1_000)),
             "max_uncommitted": rng.choice((1, 2, 4, 16)),
             "epoch_retries": rng.choice((0, 1, 2)),
         }
@@ -153,7 +153,7 @@ class World:
         """Drivers come and go; True when one of them got to the end."""
         driver = self._start_driver()
         while self.scheduler.now < until_s:
-            self.scheduler.wait(self.rng.uniform(0.2, 4))
+            self.scheduler.wait(self.rng.uniform(0.1, 3))
             if driver.over:
                 if driver.ended and driver.error is None and self._all_read() and not driver.stopped:
                     return True
@@ -172,19 +172,19 @@ class World:
             return self._start_driver()
         if query is None:
             return driver
-        if choice < 0.15:
+        if choice < 0.25:
             wanted = self._parallelism()
             self.log(f"rescale {wanted}")
             query.rescale(wanted)
-        elif choice < 0.18:
+        elif choice < 0.28:
             self.log("a second driver")
             return self._start_driver()
-        elif choice < 0.23:
+        elif choice < 0.33:
             drain = self.rng.random() < 0.5
             self.log(f"stop drain={drain}")
             driver.stopped = True
             query.request_stop(drain=drain)
-        elif choice < 0.26:
+        elif choice < 0.36:
             self.log("kill")
             self.crash(driver.process)
         if self.faults.chance(self.faults.rates.foreign_commit):
@@ -354,7 +354,7 @@ class World:
         return tuple(zip(begin, ends, strict=True))
 
     def trigger_pause(self) -> float:
-        return self.rng.choice((0.0, 0.0, 0.3, 2.0, 7.0)) if self.faults.on else 0.0
+        return self.rng.choice((0.0, 0.0, 0.0, 0.3, 3.0)) if self.faults.on else 0.0
 
     def log(self, what: str) -> None:
         current = self.scheduler.current
