@@ -14,7 +14,7 @@ from pathlib import PurePosixPath
 import penstock
 from penstock.config import Config
 from penstock.engine.background import Spawn, StepThread
-from penstock.engine.checkpoints import Checkpoints, Driver
+from penstock.engine.checkpoints import Checkpoints, Driver, manifest_path
 from penstock.engine.cluster import Cluster
 from penstock.engine.collect import Collector
 from penstock.engine.commits import Commit, CommitCoordinator, SinkCommits, agree
@@ -223,7 +223,13 @@ def _take_over(
             checkpoints.publish(manifest)
         except Fenced:
             continue  # whoever was faster: look again
-        return manifest
+        newest = checkpoints.newest()
+        assert newest is not None
+        if newest.checkpoint == manifest.checkpoint:
+            return manifest
+        if newest.generation < generation:
+            # The older driver published that id and more, and its retention freed the name while we looked.
+            checkpoints.store.delete([manifest_path(manifest.checkpoint)])
 
 
 def _coordinator(

@@ -37,7 +37,8 @@ class Checks:
         self._world = world
         self._manifests: dict[int, Manifest] = {}
         self._claimed_at: dict[int, float] = {}
-        self._newest = 0
+        self._newest = self._generation = 0
+        self._mistaken: set[int] = set()
         self._accepted: dict[tuple[int, int], set[str]] = defaultdict(set)
         self._published_payloads: set[bytes] = set()
         self._groups: dict[int, int] = {}
@@ -61,8 +62,12 @@ class Checks:
             if not isinstance(manifest, Manifest):
                 self._fail("manifest", f"{path} cannot be read back: {manifest}")
                 return
+            if manifest.checkpoint <= self._newest and manifest.generation > self._generation:
+                self._mistaken.add(manifest.checkpoint)  # a takeover under a name that retention freed: to be undone
+                return
             self._publish(process, manifest)
             self._manifests[manifest.checkpoint] = manifest
+            self._generation = manifest.generation
 
     def _publish(self, process: Process, manifest: Manifest) -> None:
         number = manifest.checkpoint
@@ -155,6 +160,9 @@ class Checks:
                 self._fail("garbage", f"{process.name} deletes {path}, which checkpoint {number} needs")
 
     def _retire(self, process: Process, number: int) -> None:
+        if number in self._mistaken:
+            self._mistaken.discard(number)
+            return
         if number > self._newest - self._world.retain:
             self._fail("garbage", f"{process.name} retires checkpoint {number} of {self._newest}")
         self._manifests.pop(number, None)
@@ -290,6 +298,8 @@ class Checks:
             self._fail("garbage", f"kept for ever: {sorted(present - needed)[:5]}")
         if needed - present:
             self._fail("garbage", f"missing: {sorted(needed - present)[:5]}")
+        if self._mistaken:
+            self._fail("ids", f"takeovers under used names were not undone: {self._mistaken}")
         if len(self._manifests) > self._world.retain:
             self._fail("garbage", f"{len(self._manifests)} manifests, {self._world.retain} are wanted")
 

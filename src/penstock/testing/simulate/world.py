@@ -106,7 +106,7 @@ class World:
         self.checks = Checks(self)
         self.max_parallelism = rng.choice((5, 7, 8, 13, 128))
         self.retain = rng.choice((1, 2, 3))
-        self._batch_rows = rng.choice((5, 10, 25))
+        self._batch_rows = rng.choice((6, 12, 25))
         epoch_s = rng.choice((0.1, 0.3, 1.0, 3.0, None))
         self.epoch_s = epoch_s or 1.0
         self.barrier = epoch_s is not None
@@ -361,4 +361,4 @@ class World:
         self.trace.add(self.scheduler.clock(), f"{current.process.name}.{current.name}", what)
 
     def _parallelism(self) -> int:
-        return self.rng.choice((1, 2, 2, 3, 4))
+        return self.rng.choice((1, 2, 2, 3))
