@@ -51,7 +51,7 @@ class Driver:
     at: str = "claim"
     generation: int = 0
     manifest: Published | None = None
-    sink: SinkState = SinkState()
+    sink: SinkState = SinkState()  # noqa: RUF009 - immutable
     seen_snapshots: int = 0
     crashed: bool = False
 

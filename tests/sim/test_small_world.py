@@ -30,7 +30,6 @@ def test_two_drivers_in_every_order_lose_and_double_nothing() -> None:
         Rules(batches=2, keep_takeovers=False),
         Rules(batches=2, verify_takeover=False),
         Rules(batches=2, ask_before_commit=False),
-        Rules(batches=2, check_leader=False),
         Rules(batches=2, exclusive_publish=False),
     ],
 )
