@@ -10,7 +10,7 @@ import math
 import os
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from datetime import timedelta
 from pathlib import Path
@@ -103,7 +103,11 @@ class Config:
     trigger: Trigger = None
     """Seconds between micro-batches; None: as fast as possible."""
     restore: int | str | None = None
-    """A checkpoint id, or where a copy lies; None: the newest checkpoint if there is one."""
+    """A checkpoint id, or where a savepoint or a copy lies; None: the newest checkpoint if there is one."""
+    drop_in_flight: Literal["all"] | tuple[str, ...] = ()
+    """Edges or operators whose in-flight records are thrown away; only together with `restore` (B15)."""
+    autoscale: tuple[int, int] | None = None
+    """The lowest and highest parallelism between which the query finds its own; None: as asked for."""
     retain: int = 3
     max_in_flight: int = 1_000_000_000
     max_in_flight_segments: int = 2_000
@@ -217,6 +221,25 @@ def _restore(option: str, value: object) -> int | str | None:
     return checkpoint
 
 
+def _names(option: str, value: object) -> Literal["all"] | tuple[str, ...]:
+    if value == "all":
+        return "all"
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise _bad(option, value, '"all", or a list of names of edges or operators')
+    return tuple(_text(option, name) for name in value)
+
+
+def _bounds(option: str, value: object) -> tuple[int, int] | None:
+    if value is None:
+        return None
+    whole = _whole(1, MAX_PARALLELISM_LIMIT)
+    if isinstance(value, list | tuple) and len(value) == 2:
+        lowest, highest = (whole(option, bound) for bound in value)
+        if lowest <= highest:
+            return lowest, highest
+    raise _bad(option, value, "two whole numbers, the lowest and the highest parallelism, such as (2, 16)")
+
+
 _PARSERS: dict[str, _Parser] = {
     "checkpoint": _text,
     "name": lambda option, value: None if value is None else _text(option, value),
@@ -226,6 +249,8 @@ _PARSERS: dict[str, _Parser] = {
     "epoch_retries": _whole(0),
     "trigger": _trigger,
     "restore": _restore,
+    "drop_in_flight": _names,
+    "autoscale": _bounds,
     "retain": _whole(1),
     "max_in_flight": _size,
     "max_in_flight_segments": _whole(1),
@@ -258,6 +283,13 @@ def _refuse_too_parallel(config: Config) -> None:
                 next_step="lower parallelism; max_parallelism can be raised only for a new checkpoint",
                 option="parallelism",
             )
+    if config.autoscale is not None and config.autoscale[1] > config.max_parallelism:
+        raise ConfigError(
+            f"autoscale goes up to {config.autoscale[1]}, max_parallelism is {config.max_parallelism}",
+            cause="a subtask needs at least one key group of its own",
+            next_step="lower it; max_parallelism can be raised only for a new checkpoint",
+            option="autoscale",
+        )
 
 
 def _toml_table(path: Path, section: str) -> dict[str, Any]:

@@ -85,6 +85,18 @@ class NoSuchCheckpoint(PenstockError):
     code, title = "PEN-014", "No such checkpoint"
 
 
+class RestoreRefused(PenstockError):
+    """A checkpoint cannot be restored from elsewhere into this folder, or only together with what was left out."""
+
+    code, title = "PEN-015", "The restore is refused"
+
+
+class SavepointRefused(PenstockError):
+    """A savepoint cannot be written there."""
+
+    code, title = "PEN-016", "The savepoint is refused"
+
+
 class Fenced(PenstockError):
     """A newer driver has taken over this checkpoint; this one stops."""
 

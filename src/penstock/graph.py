@@ -114,6 +114,14 @@ class Stage:
         return tuple(target.edge for node in self.nodes for target in node.all_targets() if isinstance(target, ToEdge))
 
     @property
+    def unbounded(self) -> bool:
+        """Whether no barrier stops it: it only hands rows of a source on to broadcast edges, which costs nothing, and
+        records that arrived with them must not overtake them (B9)."""
+        outputs = self.outputs
+        passing = all(node.spec.kind == "pass" for node in self.nodes)
+        return passing and not self.sinks and bool(outputs) and all(edge.broadcast for edge in outputs)
+
+    @property
     def source_inputs(self) -> tuple[Edge, ...]:
         return tuple(edge for edge in self.inputs if edge.from_source)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 from pathlib import Path
 
 import pyarrow as pa
@@ -233,3 +234,35 @@ def test_an_arrow_reader_of_anybody_reads_a_segment(spark: SparkSession, tmp_pat
         rows = pa.ipc.open_stream(file).read_all()
     assert rows.column_names[:2] == ["user", "number"]
     assert rows["number"].to_pylist() == sorted(rows["number"].to_pylist())
+
+
+def test_a_savepoint_copied_elsewhere_goes_on_at_another_parallelism_without_the_original(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """B1, B14: taken while epochs go on, then again when the query stops; files, offsets and rows in flight move."""
+    write_files(tmp_path / "in", numbered(1200, 2))
+    query = start_until(slow_output(spark, tmp_path), deep, checkpoint=tmp_path / "here", parallelism=2)
+    while_running = query.savepoint(tmp_path / "first")
+    assert while_running.rows_in_flight > 0
+    saved = query.stop(savepoint=tmp_path / "saved")
+    assert saved is not None
+    assert saved.checkpoint == query.manifest().checkpoint >= while_running.checkpoint
+    subprocess.run(["cp", "-r", tmp_path / "saved", tmp_path / "copy"], check=True)
+    for place in ("here", "first", "saved"):
+        shutil.rmtree(tmp_path / place)
+    events = finish(
+        slow_output(spark, tmp_path), checkpoint=tmp_path / "there", restore=tmp_path / "copy", parallelism=3
+    )
+    assert epochs(events)[0].checkpoint == saved.checkpoint + 2, "the first epoch publishes"
+    assert_numbered_exactly_once(rows_in(tmp_path), 2400)
+
+
+def test_an_older_checkpoint_of_another_folder_takes_the_source_back_with_it(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """B1: Spark reads the micro-batches after it again."""
+    place = finished(spark, tmp_path)
+    open_table(str(tmp_path / "lake"), "shop.rows").rollback_to(2)
+    events = finish(quick_output(spark, tmp_path), checkpoint=tmp_path / "new", parallelism=1, restore=f"{place}@3")
+    assert [event.batch_id for event in epochs(events)] == [2]
+    assert numbers_in(tmp_path) == list(range(150))

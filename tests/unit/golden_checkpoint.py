@@ -173,7 +173,7 @@ def _manifest(segment: Segment, state: tuple[StateFile, ...]) -> Manifest:
         ),
         source=SourcePosition(batch_id=3, offsets_digest="0" * 32, query_id="5f0c6f1e-0000-4000-8000-000000000000"),
         edges={
-            EDGE: EdgeState(accepted=500 + segment.rows_left, consumed=500, segments=(segment,)),
+            EDGE: EdgeState(accepted=500 + segment.rows_left, consumed=490, dropped=10, segments=(segment,)),
         },
         state={OPERATOR: state},
         sinks={SINK: SinkState(committed=4, snapshot=2, pending=(pending,))},

@@ -11,8 +11,9 @@ import pyarrow as pa
 import pytest
 
 import penstock as pen
+from penstock.engine.cluster import StageJob
 from penstock.observe.events import EpochPublished, Event
-from penstock.testing.inline import InlineRun, stream_of
+from penstock.testing.inline import InlineCluster, InlineRun, stream_of
 from penstock.testing.tables import Memory, memory_table
 from tests.unit.engine_jobs import FakeClock, crash_in_job, epochs, run_until, slow_map
 
@@ -217,6 +218,36 @@ def test_every_subtask_sees_every_broadcast_row_once_before_the_keyed_rows_of_it
         batch = row["number"] // 400
         assert row["known"] >= rates * (batch + 1), "broadcast rows of its own micro-batch came first"
         assert row["total"] == sum(amounts[: row["known"]]), "each broadcast row once, in order"
+
+
+class Ticking(FakeClock):
+    """Every look at the clock takes `tick_s`."""
+
+    tick_s = 0.0
+
+    def __call__(self) -> float:
+        self.now += self.tick_s
+        return self.now
+
+
+def test_keyed_rows_never_overtake_broadcast_rows_of_their_micro_batch(tmp_path: Path, table: str) -> None:
+    """B9: handing broadcast rows on is not cut by a barrier, however slow it is."""
+    clock = Ticking()
+
+    def prepare(cluster: InlineCluster) -> None:
+        def before_job(job: StageJob) -> None:
+            clock.tick_s = 0.05 if job.stage.name == "pass" else 0.0
+
+        cluster.before_job = before_job
+
+    given = rate_batches(200, 90, 3)
+    keyed = stream_of(ROWS, "rows").key_by("user")
+    output = keyed.connect(stream_of(RATES, "rates").broadcast(), process=Rated(clock)).write(Memory(table))
+    run = InlineRun(given, clock, prepare=prepare)
+    run.start(output, checkpoint=tmp_path, epoch="100 ms", parallelism=3).await_termination(60)
+    rows = memory_table(table).rows().to_pylist()
+    assert Counter(row["number"] for row in rows) == Counter(range(600))
+    assert all(row["known"] >= 90 * (row["number"] // 200 + 1) for row in rows)
 
 
 def test_a_broadcast_map_is_stored_once_and_can_be_deleted_from(tmp_path: Path, clock: FakeClock, table: str) -> None:

@@ -187,12 +187,12 @@ def test_two_drivers_that_start_on_an_empty_folder_commit_under_one_identity(
     raced: list[Query] = []
     original = Checkpoints.claim_generation
 
-    def claim(self: Checkpoints, driver: Driver) -> Generation:
+    def claim(self: Checkpoints, driver: Driver, above: int = 0) -> Generation:
         monkeypatch.setattr(Checkpoints, "claim_generation", original)
         rival = InlineRun(batches_of(200, 3), clock).start(keyed_slow(clock, table, 0), checkpoint=tmp_path)
         rival.await_termination(30)
         raced.append(rival)
-        return original(self, driver)
+        return original(self, driver, above)
 
     monkeypatch.setattr(Checkpoints, "claim_generation", claim)
     run = InlineRun(batches_of(200, 5), clock, accepted=[0, 1, 2])

@@ -15,14 +15,17 @@ from penstock.observe.events import (
     EpochFailed,
     EpochPublished,
     Event,
+    InFlightDropped,
     QueryStarted,
     QueryStopped,
     Rescaled,
+    SavepointFailed,
+    SavepointTaken,
     decode_events,
     encode_event,
 )
 from penstock.observe.progress import format_commit, format_epoch, human_bytes, human_seconds
-from penstock.protocol.ids import BatchId, CheckpointId, Generation, SinkName, StageName
+from penstock.protocol.ids import BatchId, CheckpointId, EdgeName, Generation, SinkName, StageName
 from penstock.protocol.report import ErrorReport
 
 AT = "2026-11-15T12:34:56.789012+00:00"
@@ -75,6 +78,11 @@ EVENTS: list[Event] = [
     COMMITTED,
     CommitRetried(at=AT, sink=SHOP, first=CheckpointId(43), last=CheckpointId(43), attempt=2, message="timed out"),
     Rescaled(at=AT, stage=TOTALS, old=4, new=8),
+    InFlightDropped(at=AT, edge=EdgeName("clicks-to-totals"), checkpoint=CheckpointId(41), rows=12, bytes=345),
+    SavepointTaken(
+        at=AT, path="copies/1", checkpoint=CheckpointId(42), rows_in_flight=7, files=3, bytes=4_096, duration_s=0.2
+    ),
+    SavepointFailed(at=AT, path="copies/2", checkpoint=CheckpointId(42), error=ErrorReport("PEN-032", "x", "y", "z")),
     QueryStopped(at=AT, reason="failed", error=ErrorReport("PEN-030", "x", "y", "z", {"operator": "totals"})),
 ]
 HISTORY = b"".join(encode_event(event) for event in EVENTS)

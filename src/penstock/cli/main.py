@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -11,8 +12,10 @@ import click
 
 from penstock import __version__
 from penstock.engine.checkpoints import Checkpoints
+from penstock.engine.origin import find_origin
+from penstock.engine.savepoint import take_savepoint
 from penstock.errors import NoSuchCheckpoint, PenstockError
-from penstock.observe.progress import human_bytes
+from penstock.observe.progress import human_bytes, human_seconds
 from penstock.protocol.manifest import Manifest
 from penstock.store import open_store
 
@@ -61,6 +64,25 @@ def checkpoints(folder: str, as_json: bool) -> None:
         return
     for manifest in manifests:
         click.echo(_line(manifest))
+
+
+@main.command()
+@click.argument("folder")
+@click.argument("path")
+@click.option("--checkpoint", type=int, help="A checkpoint of FOLDER; default: the newest.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+def savepoint(folder: str, path: str, checkpoint: int | None, as_json: bool) -> None:
+    """Copy a checkpoint of a stopped query in FOLDER to PATH, with everything it needs. For a running query use
+    query.savepoint(PATH)."""
+    origin = find_origin(folder if checkpoint is None else f"{folder}@{checkpoint}", open_store)
+    made = take_savepoint(origin.manifest, origin.checkpoints.store, open_store(path), path)
+    if as_json:
+        click.echo(json.dumps(dataclasses.asdict(made), indent=2))
+        return
+    click.echo(
+        f"savepoint {made.path}: checkpoint {made.checkpoint}, {made.rows_in_flight:,} rows in flight, "
+        f"{made.files} files, {human_bytes(made.bytes)}, {human_seconds(made.duration_s)}"
+    )
 
 
 def _summary(manifest: Manifest) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import msgspec
 from penstock.errors import CorruptFile, Fenced, FormatTooNew, MissingFile, NoSuchCheckpoint
 from penstock.protocol.codec import TooNew, Unreadable, decode_manifest, encode_manifest
 from penstock.protocol.ids import CheckpointId, Generation
-from penstock.protocol.manifest import FORMAT_VERSION, Manifest, Segment, StateFile
+from penstock.protocol.manifest import FORMAT_VERSION, Manifest
 from penstock.store.base import AlreadyExists, Store
 
 MANIFESTS = "manifests"
@@ -48,6 +48,9 @@ class Checkpoints:
         names = self._names(MANIFESTS)
         retired = set(_numbers(names, ".retired"))
         return [CheckpointId(number) for number in _numbers(names, ".json") if number not in retired]
+
+    def holds(self, checkpoint: CheckpointId) -> bool:
+        return self.store.exists(manifest_path(checkpoint)) and not self.store.exists(retired_path(checkpoint))
 
     def newest(self) -> Manifest | None:
         """Raises: as `read`."""
@@ -111,9 +114,9 @@ class Checkpoints:
         newer = Generation(theirs.generation)
         return _fenced(f"checkpoint {theirs.checkpoint} was published by generation {newer}", ours, newer)
 
-    def claim_generation(self, driver: Driver) -> Generation:
-        """Takes the next free generation; every driver with a lower one has lost."""
-        generation = Generation(max(_numbers(self._names(GENERATIONS), ".json"), default=0) + 1)
+    def claim_generation(self, driver: Driver, above: int = 0) -> Generation:
+        """Takes the next free generation, `above` that of a checkpoint from elsewhere; lower ones have lost."""
+        generation = Generation(max((above, *_numbers(self._names(GENERATIONS), ".json"))) + 1)
         while True:
             try:
                 self.store.create(generation_path(generation), msgspec.json.encode(driver))
@@ -136,28 +139,32 @@ class Checkpoints:
         Raises: `MissingFile`, `CorruptFile`.
         """
         sizes = {entry.path: entry.bytes for folder in DATA_FOLDERS for entry in self.store.list(folder)}
-        needed: list[Segment | StateFile] = [part for edge in manifest.edges.values() for part in edge.segments]
-        needed += (file for files in manifest.state.values() for file in files)
-        for file in needed:
+        for file in manifest.entries():
             found = sizes.get(file.path)
+            if found == file.bytes:
+                continue
             where = f"{file.path} in {self.store.url}, needed by checkpoint {manifest.checkpoint},"
-            if found is None and not self.store.exists(file.path):
+            if found is None and self.store.exists(file.path):
+                continue
+            if found is None:
                 raise MissingFile(
                     f"{where} does not exist",
                     cause="it was deleted by hand",
-                    next_step=self._advice(manifest),
+                    next_step=self._advice(manifest, file.path),
                     path=file.path,
                 )
-            if found not in {None, file.bytes}:
-                raise CorruptFile(
-                    f"{where} has {found} bytes, {file.bytes} were written",
-                    cause="the file was truncated or edited after it was written",
-                    next_step=self._advice(manifest),
-                    path=file.path,
-                )
+            raise CorruptFile(
+                f"{where} has {found} bytes, {file.bytes} were written",
+                cause="the file was truncated or edited after it was written",
+                next_step=self._advice(manifest, file.path),
+                path=file.path,
+            )
 
-    def _advice(self, manifest: Manifest) -> str:
-        return f"restore it from a copy, or an older checkpoint: {self._others(CheckpointId(manifest.checkpoint))}"
+    def _advice(self, manifest: Manifest, path: str) -> str:
+        advice = f"restore it from a copy, or an older checkpoint: {self._others(CheckpointId(manifest.checkpoint))}"
+        if path.startswith("segments/"):
+            advice += f"; to go on without its records: restore={manifest.checkpoint}, drop_in_flight=[…]"
+        return advice
 
     def _names(self, folder: str) -> list[str]:
         return [entry.path.rpartition("/")[2] for entry in self.store.list(folder)]

@@ -23,6 +23,9 @@ from penstock.store.base import AlreadyExists
 SWEEP_EVERY = 50
 """Checkpoints between two full listings; in between, only files that drop out of retained manifests are deleted."""
 
+LEFTOVER_S = 3600.0
+"""A temporary file that nobody has written to for so long was left by a crash."""
+
 
 class Collector:
     """Deletes old manifests, then the files that only they named; sweeps leftovers of failed attempts now and then."""
@@ -34,8 +37,10 @@ class Collector:
         retain: int,
         on_failure: Callable[[BaseException], None],
         spawn: Spawn,
+        pinned: Callable[[], frozenset[str]] = frozenset,
     ) -> None:
         self._checkpoints, self._generation, self._retain = checkpoints, generation, retain
+        self._pinned = pinned
         self._on_failure = on_failure
         self._retained: dict[CheckpointId, frozenset[str]] = {}
         self._unread: set[CheckpointId] = set()
@@ -103,7 +108,8 @@ class Collector:
         for checkpoint in retired(self._retained, self._retain):
             self._retire(checkpoint)
             dropped |= self._retained.pop(checkpoint)
-        needed = frozenset().union(*self._retained.values())
+        # Asked after the manifests are gone: who pins a checkpoint looks for its manifest afterwards.
+        needed = self._pinned().union(*self._retained.values())
         self._delete(dropped - needed)
         self._since_sweep += len(published)
         if self._since_sweep >= SWEEP_EVERY:
@@ -111,6 +117,7 @@ class Collector:
             files = [entry.path for folder in DATA_FOLDERS for entry in self._checkpoints.store.list(folder)]
             newest = CheckpointId(published[-1].checkpoint)
             self._delete(garbage(files, needed, generation=self._generation, published=newest))
+            self._checkpoints.store.delete(entry.path for entry in self._checkpoints.store.leftovers(LEFTOVER_S))
 
     def _delete(self, files: Iterable[str]) -> None:
         """All but those that a checkpoint which could not be read may name."""

@@ -66,8 +66,8 @@ class EpochRunner:
     parallelism: dict[str, int]
     epoch_s: float | None
     now: Callable[[], str]
-    now_us: Callable[[], int] = lambda: time.time_ns() // 1000
     clock: Callable[[], float] = time.monotonic
+    now_us: Callable[[], int] = lambda: time.time_ns() // 1000
     discard: Callable[[Mapping[str, tuple[Committable, ...]]], None] = field(default=lambda _: None)
     pace: Pace = field(default_factory=Pace)
 
@@ -163,7 +163,7 @@ class EpochRunner:
         live = batch is not None and bool(stage.source_inputs)
         subtasks = self._subtasks(stage, draft, now, batch)
         budget_s = None
-        if self.epoch_s is not None:
+        if self.epoch_s is not None and not stage.unbounded:
             least_s = self.epoch_s * MIN_STAGE_SHARE * stages_left
             left_s = max(least_s, self.epoch_s - (self.clock() - started))
             budget_s = self.pace.budget(

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 from penstock.engine.commits import Commit, Retry
 from penstock.engine.epochs import EpochResult, rows_consumed
+from penstock.engine.savepoint import SavepointJob
 from penstock.observe.events import (
     BytesWritten,
     CommitRetried,
@@ -16,6 +17,8 @@ from penstock.observe.events import (
     EpochKind,
     EpochPublished,
     Event,
+    SavepointFailed,
+    SavepointTaken,
     encode_event,
 )
 from penstock.protocol.ids import BatchId, CheckpointId, SinkName, StageName
@@ -114,6 +117,22 @@ def epoch_event(result: EpochResult, kind: EpochKind | None = None) -> EpochPubl
             if clock.watermark is not None
         },
         counters=manifest.counters,
+    )
+
+
+def savepoint_event(job: SavepointJob) -> SavepointTaken | SavepointFailed:
+    checkpoint = CheckpointId(job.checkpoint)
+    if job.error is not None:
+        return SavepointFailed(at=utc_now(), path=job.path, checkpoint=checkpoint, error=job.error.to_report())
+    assert job.savepoint is not None
+    return SavepointTaken(
+        at=utc_now(),
+        path=job.path,
+        checkpoint=checkpoint,
+        rows_in_flight=job.savepoint.rows_in_flight,
+        files=job.savepoint.files,
+        bytes=job.savepoint.bytes,
+        duration_s=job.savepoint.duration_s,
     )
 
 

@@ -214,8 +214,9 @@ class EpochLoop:
             self._runner.checkpoints.require_leader(self._runner.generation)
             self._leader_check_at = now + LEADER_CHECK_S
         due_in_s = self._runner.next_due_in_s()
-        pause_s = self._leader_check_at - now
-        return pause_s if due_in_s is None else min(pause_s, due_in_s)
+        until_check_s = self._leader_check_at - now
+        # Due already, and still we wait: for a commit, which wakes us.
+        return min(until_check_s, due_in_s) if due_in_s else until_check_s
 
     def _facts(self) -> Facts:
         manifest = self._runner.manifest

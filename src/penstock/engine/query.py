@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import atexit
 import logging
+import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Literal, overload
+
+import msgspec
 
 from penstock.config import Config
+from penstock.engine.autoscale import Autoscaler
 from penstock.engine.background import Pause, Spawn
 from penstock.engine.collect import Collector
 from penstock.engine.commits import CommitCoordinator
 from penstock.engine.epochs import EpochResult, EpochRunner
 from penstock.engine.feed import Feed
-from penstock.engine.history import History, epoch_event, utc_now
+from penstock.engine.history import History, epoch_event, savepoint_event, utc_now
 from penstock.engine.loop import EpochLoop, LoopEvents
+from penstock.engine.savepoint import Savepoint, SavepointJob, Savepoints
 from penstock.errors import ConfigError, Fenced, PenstockError, StageFailed
 from penstock.graph import Pipeline
 from penstock.observe.events import EpochFailed, EpochPublished, QueryStopped, Rescaled, StopReason
 from penstock.protocol.ids import CheckpointId, StageName
 from penstock.protocol.manifest import Manifest
+from penstock.store.base import Store
 
 _log = logging.getLogger("penstock")
 
@@ -28,9 +35,24 @@ class Query:
     """A running query. Its methods may be called from any thread."""
 
     def __init__(
-        self, *, name: str, pipeline: Pipeline, config: Config, runner: EpochRunner, feed: Feed, history: History
+        self,
+        *,
+        name: str,
+        pipeline: Pipeline,
+        config: Config,
+        runner: EpochRunner,
+        feed: Feed,
+        history: History,
+        open_target: Callable[[str], Store],
+        spawn: Spawn,
     ) -> None:
         self.name = name
+        self._savepoints = Savepoints(runner.checkpoints, self.manifest, open_target, spawn, self._on_savepoint)
+        self._last_savepoint: str | None = None
+        self._stopped_with: SavepointJob | PenstockError | None = None
+        self._autoscaler: Autoscaler | None = None
+        if config.autoscale is not None:
+            self._autoscaler = Autoscaler(config.autoscale, lambda: runner.cluster.slots, runner.clock)
         self._pipeline, self._config, self._runner = pipeline, config, runner
         self._feed, self._history = feed, history
         self._stopping = False
@@ -74,14 +96,33 @@ class Query:
     def rescale(self, parallelism: int | Mapping[str, int]) -> None:
         """Changes the number of subtasks from the next epoch on, without a restart: of all operators, or by name.
 
+        Autoscaling leaves the stages of these operators alone until the next start.
+
         Raises: `ConfigError`.
         """
         wanted = _by_stage(self._pipeline, parallelism, self._runner.manifest.max_parallelism)
+        if self._autoscaler is not None:
+            self._autoscaler.leave_alone(wanted)
         for stage, count in wanted.items():
             old = self._runner.parallelism[stage]
             if old != count:
                 self._history.record(Rescaled(at=utc_now(), stage=StageName(stage), old=old, new=count))
         self._loop.request_rescale(wanted)
+
+    @overload
+    def savepoint(self, path: str | os.PathLike[str], *, wait: Literal[True] = True) -> Savepoint: ...
+    @overload
+    def savepoint(self, path: str | os.PathLike[str], *, wait: Literal[False]) -> SavepointJob: ...
+    def savepoint(self, path: str | os.PathLike[str], *, wait: bool = True) -> Savepoint | SavepointJob:
+        """Copies the newest checkpoint, with what is in flight, into a new folder while epochs go on (B14).
+
+        With ``wait=False`` it returns at once; ``result()`` of what it returns waits.
+
+        Raises: `SavepointRefused` for a folder that holds something; `StorageFailed` and others when it fails, and
+        then nothing is under that name.
+        """
+        job = self._savepoints.begin(os.fspath(path))
+        return job.result() if wait else job
 
     def await_termination(self, timeout: float | None = None) -> bool:
         """Waits for the end; True when the query ended in time. Ctrl-C stops the query after its running epoch.
@@ -98,20 +139,31 @@ class Query:
             raise error
         return ended
 
-    def stop(self, *, drain: bool = False) -> None:
+    def stop(self, *, drain: bool = False, savepoint: str | os.PathLike[str] | None = None) -> Savepoint | None:
         """Ends the query after its running epoch; with `drain`, after everything in flight was processed.
 
-        Called from a listener it only asks for the end and returns at once.
+        With `savepoint`, the last checkpoint is copied there once everything was committed. Called from a listener it
+        only asks for the end and returns at once.
 
-        Raises: the `PenstockError` that ended the query before.
+        Raises: the `PenstockError` that ended the query before; that of the savepoint, the query has stopped then.
         """
+        if savepoint is not None:
+            self._savepoints.require_place(os.fspath(savepoint))
+            self._last_savepoint = os.fspath(savepoint)
         self.request_stop(drain=drain)
         if threading.current_thread().name.startswith("penstock-"):
-            return  # called by a listener: waiting for our own thread would never end
+            return None  # called by a listener: waiting for our own thread would never end
         self._ended.wait()
         error = self.exception()
         if error is not None:
             raise error
+        match self._stopped_with:
+            case PenstockError() as failure:
+                raise failure
+            case SavepointJob() as job:
+                return job.result()
+            case None:
+                return None
 
     # -- for the engine ------------------------------------------------------------------------------------------
 
@@ -161,9 +213,24 @@ class Query:
     def on_collector_failure(self, error: BaseException) -> None:
         _log.warning("files that nobody needs could not be removed: %s", error)
 
+    def pinned_files(self) -> frozenset[str]:
+        """Files that the collector must leave, because a savepoint is being copied from them."""
+        return self._savepoints.pins.files()
+
     def _on_published(self, result: EpochResult) -> None:
-        self._history.record(epoch_event(result))
+        said, changes = ({}, []) if self._autoscaler is None else self._autoscaler.observe(result)
+        scaling = {StageName(stage): why for stage, why in said.items()}
+        self._history.record(msgspec.structs.replace(epoch_event(result), scaling=scaling))
         self._collector.published(result.manifest)
+        for change in changes:
+            self._history.record(
+                Rescaled(at=utc_now(), stage=StageName(change.stage), old=change.old, new=change.new, reason=change.why)
+            )
+        if changes:
+            self._loop.request_rescale({change.stage: change.new for change in changes})
+
+    def _on_savepoint(self, job: SavepointJob) -> None:
+        self._history.record(savepoint_event(job))
 
     def _on_failed(self, checkpoint: int, error: Exception, attempt: int) -> None:
         code = error.code if isinstance(error, PenstockError) else StageFailed.code
@@ -197,6 +264,12 @@ class Query:
         except Exception as failure:
             _log.warning("Structured Streaming did not stop cleanly: %s", failure)
         self._coordinator.finish()
+        if self._last_savepoint is not None and self._loop.error is None:
+            try:
+                self._stopped_with = self._savepoints.begin(self._last_savepoint)
+            except PenstockError as failure:
+                self._stopped_with = failure
+        self._savepoints.finish()
         self._collector.finish()
         error = self._loop.error
         self._history.record(

@@ -6,14 +6,14 @@ from __future__ import annotations
 import os
 import socket
 import time
-import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 import penstock
 from penstock.config import Config
 from penstock.engine.background import Spawn, StepThread
+from penstock.engine.base import Base, find_base
 from penstock.engine.checkpoints import Checkpoints, Driver, manifest_path
 from penstock.engine.cluster import Cluster
 from penstock.engine.collect import Collector
@@ -21,13 +21,15 @@ from penstock.engine.commits import Commit, CommitCoordinator, SinkCommits, agre
 from penstock.engine.epochs import EpochRunner
 from penstock.engine.feed import Feed
 from penstock.engine.history import History, Listener, commit_event, retry_event, takeover_event, utc_now
+from penstock.engine.origin import bring
 from penstock.engine.query import Query
-from penstock.errors import CheckpointMismatch, ConfigError, Fenced, MissingFile, TablePositionMismatch
+from penstock.errors import ConfigError, Fenced, MissingFile, TablePositionMismatch
 from penstock.graph import Pipeline
-from penstock.observe.events import QueryStarted
-from penstock.protocol.ids import CheckpointId, Generation, StageName
+from penstock.observe.events import Event, InFlightDropped, QueryStarted
+from penstock.protocol.ids import CheckpointId, EdgeName, Generation, StageName
 from penstock.protocol.manifest import Manifest
-from penstock.protocol.recover import Comparison, compare_shapes, first_manifest, takeover
+from penstock.protocol.recover import takeover
+from penstock.protocol.scale import first_parallelism
 from penstock.sinks.base import Committer
 from penstock.store import open_store
 from penstock.store.base import Store
@@ -52,23 +54,13 @@ def start_query(
     parallelism = resolve_parallelism(pipeline, config.parallelism, config)
     store = surroundings.store(config.checkpoint)
     checkpoints = Checkpoints(store)
-    while (owned := _own(checkpoints, pipeline, config, parallelism)) is None:
+    while (owned := _own(checkpoints, pipeline, config, parallelism, surroundings.store)) is None:
         pass
     manifest, generation = owned.manifest, owned.generation
     history = History(store, listeners)
     name = config.name or PurePosixPath(store.url).name
-    history.record(
-        QueryStarted(
-            at=utc_now(),
-            name=name,
-            generation=generation,
-            restored=CheckpointId(manifest.parent) if manifest.parent is not None else None,
-            parallelism={StageName(stage): count for stage, count in parallelism.items()},
-            max_parallelism=manifest.max_parallelism,
-            version=penstock.__version__,
-        )
-    )
-    history.record(takeover_event(manifest))
+    for event in _first_events(name, owned):
+        history.record(event)
     feed = surroundings.feed(store)
     if manifest.source.rewind:
         feed.rewind(manifest.source.batch_id)
@@ -78,19 +70,30 @@ def start_query(
         checkpoints=checkpoints,
         generation=generation,
         manifest=manifest,
-        parallelism=parallelism,
+        parallelism=dict(manifest.parallelism),
         epoch_s=config.epoch,
         now=utc_now,
         now_us=surroundings.now_us,
         clock=surroundings.clock,
     )
-    query = Query(name=name, pipeline=pipeline, config=config, runner=runner, feed=feed, history=history)
+    query = Query(
+        name=name,
+        pipeline=pipeline,
+        config=config,
+        runner=runner,
+        feed=feed,
+        history=history,
+        open_target=surroundings.store,
+        spawn=surroundings.spawn,
+    )
     try:
         coordinator = _coordinator(query, checkpoints, owned, history, surroundings)
     except TablePositionMismatch:
         checkpoints.require_leader(generation)  # a newer driver commits already: that is the reason, then
         raise
-    collector = Collector(checkpoints, generation, config.retain, query.on_collector_failure, surroundings.spawn)
+    collector = Collector(
+        checkpoints, generation, config.retain, query.on_collector_failure, surroundings.spawn, query.pinned_files
+    )
     query.begin(coordinator, collector, surroundings.spawn)
     return query
 
@@ -102,23 +105,54 @@ class _Owned:
     manifest: Manifest
     generation: Generation
     committers: dict[str, Committer]
+    base: Base
 
 
-def _own(checkpoints: Checkpoints, pipeline: Pipeline, config: Config, parallelism: dict[str, int]) -> _Owned | None:
+def _own(
+    checkpoints: Checkpoints,
+    pipeline: Pipeline,
+    config: Config,
+    parallelism: dict[str, int],
+    open_store: Callable[[str], Store],
+) -> _Owned | None:
     """Refuses what does not fit, then takes over. None when another driver was faster: look at everything again."""
-    base = _base(checkpoints, pipeline, config)
+    seen = checkpoints.ids()
     try:
-        committers = _committers(pipeline, base)
-        checkpoints.verify_files(base)
+        base = find_base(checkpoints, pipeline, config, open_store)
+        committers = _committers(pipeline, base.manifest)
     except (TablePositionMismatch, MissingFile):
-        newest = checkpoints.newest()
-        if config.restore is None and newest is not None and newest.checkpoint > base.checkpoint:
-            return None
+        if config.restore is None and checkpoints.ids() != seen:
+            return None  # another driver went on meanwhile
         raise
+    if base.origin is not None:
+        bring(base.origin, base.manifest, checkpoints.store)
     driver = Driver(socket.gethostname(), os.getpid(), utc_now(), penstock.__version__)
-    generation = checkpoints.claim_generation(driver)
-    manifest = _take_over(checkpoints, base, config, generation, parallelism)
-    return None if manifest is None else _Owned(manifest, generation, committers)
+    generation = checkpoints.claim_generation(driver, above=base.manifest.generation)
+    manifest = _take_over(checkpoints, base.manifest, config, generation, parallelism)
+    return None if manifest is None else _Owned(manifest, generation, committers, base)
+
+
+def _first_events(name: str, owned: _Owned) -> Iterator[Event]:
+    manifest, origin = owned.manifest, owned.base.origin
+    yield QueryStarted(
+        at=utc_now(),
+        name=name,
+        generation=owned.generation,
+        restored=CheckpointId(manifest.parent) if manifest.parent is not None else None,
+        parallelism={StageName(stage): count for stage, count in manifest.parallelism.items()},
+        max_parallelism=manifest.max_parallelism,
+        version=penstock.__version__,
+        origin=None if origin is None else origin.checkpoints.store.url,
+    )
+    for dropped in owned.base.dropped:
+        yield InFlightDropped(
+            at=utc_now(),
+            edge=EdgeName(dropped.edge),
+            checkpoint=CheckpointId(owned.base.manifest.checkpoint),
+            rows=dropped.rows,
+            bytes=dropped.bytes,
+        )
+    yield takeover_event(manifest)
 
 
 def _committers(pipeline: Pipeline, base: Manifest) -> dict[str, Committer]:
@@ -154,48 +188,6 @@ def resolve_parallelism(pipeline: Pipeline, wanted: object, config: Config) -> d
     return {stage.name: config.parallelism_of(stage.name) for stage in pipeline.stages}
 
 
-def _base(checkpoints: Checkpoints, pipeline: Pipeline, config: Config) -> Manifest:
-    """The checkpoint to go on from, known to fit."""
-    if config.restore is not None and not isinstance(config.restore, int):
-        raise ConfigError(
-            f"restore={config.restore!r}",
-            cause="restore takes the id of a checkpoint in the same folder",
-            next_step="to start from a copy, set checkpoint= to the copied folder",
-            option="restore",
-        )
-    stored = checkpoints.newest() if config.restore is None else checkpoints.restorable(CheckpointId(config.restore))
-    shape = pipeline.shape()
-    if stored is None:
-        return first_manifest(
-            identity=uuid.uuid4().hex,
-            library=penstock.__version__,
-            max_parallelism=config.max_parallelism,
-            shape=shape,
-            created_at=utc_now(),
-        )
-    rows = compare_shapes(stored.shape, shape)
-    if not all(row.fits for row in rows):
-        raise _misfit(stored, checkpoints.store.url, rows)
-    if stored.max_parallelism != config.max_parallelism:
-        raise CheckpointMismatch(
-            f"checkpoint {stored.checkpoint} has max_parallelism {stored.max_parallelism}, "
-            f"{config.max_parallelism} was asked for",
-            cause="max_parallelism is fixed for the life of a checkpoint",
-            next_step=f"start with max_parallelism={stored.max_parallelism}",
-        )
-    return stored
-
-
-def _misfit(stored: Manifest, url: str, rows: tuple[Comparison, ...]) -> CheckpointMismatch:
-    width = max(len(row.what) for row in rows)
-    table = "\n".join(f"    {row.what:<{width}}  {row.verdict:<12}  {row.detail}".rstrip() for row in rows)
-    return CheckpointMismatch(
-        f"checkpoint {stored.checkpoint} in {url} against this pipeline:\n{table}",
-        cause="the folder belongs to another pipeline, or the pipeline was changed since",
-        next_step="start the pipeline that wrote it, or use a new checkpoint folder (and table) for this one",
-    )
-
-
 def _take_over(
     checkpoints: Checkpoints, base: Manifest, config: Config, generation: Generation, parallelism: dict[str, int]
 ) -> Manifest | None:
@@ -205,7 +197,7 @@ def _take_over(
     """
     while True:
         newest = checkpoints.newest()
-        if newest is not None and newest.identity != base.identity:
+        if newest is not None and (newest.identity != base.identity or isinstance(config.restore, str)):
             return None
         if newest is not None and newest.generation > generation:
             raise checkpoints.fenced_by(newest, generation)
@@ -213,9 +205,9 @@ def _take_over(
             base = newest
         manifest = takeover(
             base,
-            newest=CheckpointId(newest.checkpoint if newest is not None else 0),
+            newest=CheckpointId(base.checkpoint if newest is None else newest.checkpoint),
             generation=generation,
-            parallelism=parallelism,
+            parallelism=first_parallelism(parallelism, base.parallelism, config.autoscale),
             library=penstock.__version__,
             created_at=utc_now(),
         )

@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from penstock.protocol.ids import BatchId, CheckpointId, Generation, SinkName, StageName
+from penstock.protocol.ids import BatchId, CheckpointId, EdgeName, Generation, SinkName, StageName
 from penstock.protocol.report import ErrorReport
 
 EpochKind: TypeAlias = Literal["ingest", "drain", "takeover"]
@@ -36,7 +36,10 @@ class _Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag=T
 
 
 class QueryStarted(_Event, frozen=True, kw_only=True):
-    """A driver claimed a generation; `restored` is the checkpoint it goes on from, None for a new query."""
+    """A driver claimed a generation; `restored` is the checkpoint it goes on from, None for a new query.
+
+    `origin` is the folder that checkpoint was brought from, if it is another one.
+    """
 
     name: str
     generation: Generation
@@ -44,6 +47,7 @@ class QueryStarted(_Event, frozen=True, kw_only=True):
     parallelism: dict[StageName, int]
     max_parallelism: int
     version: str
+    origin: str | None = None
 
 
 class EpochPublished(_Event, frozen=True, kw_only=True):
@@ -72,6 +76,8 @@ class EpochPublished(_Event, frozen=True, kw_only=True):
     """Up to where the results of each stage with event time are complete, as ISO 8601."""
     counters: dict[str, int] = {}
     """What operators counted since the checkpoint began, as ``operator.name``."""
+    scaling: dict[StageName, str] = {}
+    """What autoscaling makes of this epoch, for stages of which it has something to say."""
 
 
 class EpochFailed(_Event, frozen=True, kw_only=True):
@@ -111,6 +117,37 @@ class Rescaled(_Event, frozen=True, kw_only=True):
     stage: StageName
     old: int
     new: int
+    reason: str | None = None
+    """Why autoscaling did it; None when the user asked for it."""
+
+
+class InFlightDropped(_Event, frozen=True, kw_only=True):
+    """Records in flight were thrown away because the user asked for it at the start (B15)."""
+
+    edge: EdgeName
+    checkpoint: CheckpointId
+    """The restored checkpoint in which they were in flight."""
+    rows: int
+    bytes: int
+
+
+class SavepointTaken(_Event, frozen=True, kw_only=True):
+    """A copy of a checkpoint was finished elsewhere (B14)."""
+
+    path: str
+    checkpoint: CheckpointId
+    rows_in_flight: int
+    files: int
+    bytes: int
+    duration_s: float
+
+
+class SavepointFailed(_Event, frozen=True, kw_only=True):
+    """A savepoint could not be written; nothing of it is under its name."""
+
+    path: str
+    checkpoint: CheckpointId
+    error: ErrorReport
 
 
 class QueryStopped(_Event, frozen=True, kw_only=True):
@@ -120,7 +157,18 @@ class QueryStopped(_Event, frozen=True, kw_only=True):
     error: ErrorReport | None = None
 
 
-Event: TypeAlias = QueryStarted | EpochPublished | EpochFailed | Committed | CommitRetried | Rescaled | QueryStopped
+Event: TypeAlias = (
+    QueryStarted
+    | EpochPublished
+    | EpochFailed
+    | Committed
+    | CommitRetried
+    | Rescaled
+    | InFlightDropped
+    | SavepointTaken
+    | SavepointFailed
+    | QueryStopped
+)
 
 _ENCODER = msgspec.json.Encoder()
 _DECODER: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)

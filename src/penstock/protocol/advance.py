@@ -247,9 +247,14 @@ def _without(file: StateFile, groups: KeyGroupRange) -> StateFile:
 
 
 def unbalanced(edges: Mapping[str, EdgeState]) -> tuple[Violation, ...]:
-    """Edges on which records accepted are not records consumed plus records in flight (A7)."""
+    """Edges on which records accepted are not records consumed, dropped and in flight (A7)."""
     return tuple(
-        Violation(name, f"{edge.accepted} accepted, {edge.consumed} consumed, {edge.rows_in_flight} in flight")
+        Violation(name, f"{edge.accepted} accepted, {edge.consumed} consumed, {_left(edge)}")
         for name, edge in edges.items()
-        if edge.accepted != edge.consumed + edge.rows_in_flight
+        if edge.accepted != edge.consumed + edge.dropped + edge.rows_in_flight
     )
+
+
+def _left(edge: EdgeState) -> str:
+    dropped = f"{edge.dropped} dropped, " if edge.dropped else ""
+    return f"{dropped}{edge.rows_in_flight} in flight"

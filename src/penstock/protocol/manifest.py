@@ -60,13 +60,15 @@ class Segment(_Value, frozen=True, kw_only=True):
 
 
 class EdgeState(_Value, frozen=True, kw_only=True):
-    """Totals since the checkpoint began, and what is in flight: ``accepted == consumed + rows in flight`` (A7).
+    """Totals since the checkpoint began, and what is in flight: ``accepted == consumed + dropped + in flight`` (A7).
 
-    `watermark` is in effect for whoever has consumed all segments; before, that of the oldest unread one is.
+    `dropped` are records that a user had thrown away when a checkpoint was restored (B15). `watermark` is in effect for
+    whoever has consumed all segments; before, that of the oldest unread one is.
     """
 
     accepted: int = 0
     consumed: int = 0
+    dropped: int = 0
     segments: tuple[Segment, ...] = ()
     watermark: int | None = None
 
@@ -217,8 +219,12 @@ class Manifest(_Value, frozen=True, kw_only=True):
     def segments_in_flight(self) -> int:
         return sum(len(edge.segments) for edge in self.edges.values())
 
+    def entries(self) -> tuple[Segment | StateFile, ...]:
+        """Every file this checkpoint needs, with its size and checksum."""
+        segments = (segment for edge in self.edges.values() for segment in edge.segments)
+        state = (file for files in self.state.values() for file in files)
+        return (*segments, *state)
+
     def files(self) -> frozenset[str]:
-        """Every file this checkpoint needs."""
-        segments = (segment.path for edge in self.edges.values() for segment in edge.segments)
-        state = (file.path for files in self.state.values() for file in files)
-        return frozenset((*segments, *state))
+        """The paths of every file this checkpoint needs."""
+        return frozenset(entry.path for entry in self.entries())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -148,3 +148,41 @@ def takeover(
         parallelism=dict(parallelism),
         created_at=created_at,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """In-flight records of one edge that a user had thrown away (B15)."""
+
+    edge: str
+    rows: int
+    bytes: int
+
+
+def edges_named(shape: PipelineShape, names: Iterable[str]) -> tuple[frozenset[str], tuple[str, ...]]:
+    """Edges by their own names, or by that of an operator whose stage they feed; and the names that mean none."""
+    edges: set[str] = set()
+    unknown = []
+    for name in names:
+        operator = shape.operators.get(name)
+        stage = None if operator is None else operator.stage
+        found = {edge for edge, ends in shape.edges.items() if edge == name or ends.consumer == stage}
+        edges |= found
+        if not found:
+            unknown.append(name)
+    return frozenset(edges), tuple(unknown)
+
+
+def drop_in_flight(manifest: Manifest, edges: frozenset[str]) -> tuple[Manifest, tuple[Dropped, ...]]:
+    """The checkpoint without what is in flight on some edges. What is dropped is counted, so records still add up."""
+    dropped = tuple(
+        Dropped(name, edge.rows_in_flight, edge.bytes_in_flight)
+        for name, edge in manifest.edges.items()
+        if name in edges and edge.rows_in_flight
+    )
+    emptied = {
+        part.edge: msgspec.structs.replace(edge, dropped=edge.dropped + part.rows, segments=())
+        for part in dropped
+        for edge in (manifest.edges[part.edge],)
+    }
+    return msgspec.structs.replace(manifest, edges={**manifest.edges, **emptied}), dropped

@@ -14,12 +14,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.engine.cluster import OfferedBatch
+from penstock.engine.sourcelog import SOURCE_FOLDER, rewind_source
 from penstock.errors import MissingFile
 from penstock.protocol.ids import BatchId
 from penstock.spark.exchange import SourceLayout
 from penstock.store.base import Store
 
-SOURCE_FOLDER = "source"
 # Between our call to stop the streaming query and Spark's interruption of its thread; a busy machine takes its time.
 INTERRUPTION_MS_MAX = 10_000
 QUERY_SETTINGS = {
@@ -110,10 +110,7 @@ class SparkFeed:
             jvm.java.lang.Thread.sleep(INTERRUPTION_MS_MAX)
 
     def rewind(self, batch_id: int | None) -> None:
-        """Spark plans the next micro-batch from the newest offsets and commits that it finds."""
-        last = -1 if batch_id is None else batch_id
-        logs = [entry.path for log in ("offsets", "commits") for entry in self._store.list(f"{SOURCE_FOLDER}/{log}")]
-        self._store.delete([path for path in logs if (number := _number(path)) is not None and number > last])
+        rewind_source(self._store, batch_id)
 
     @staticmethod
     def _watch(query: StreamingQuery, on_end: Callable[[], None], on_failure: Callable[[BaseException], None]) -> None:
@@ -143,9 +140,3 @@ class SparkFeed:
             return str(json.loads(self._store.read(f"{SOURCE_FOLDER}/metadata"))["id"])
         except (MissingFile, ValueError, KeyError):
             return None
-
-
-def _number(path: str) -> int | None:
-    """The batch id of a log entry, or of the checksum file that Hadoop keeps beside it."""
-    name = path.rpartition("/")[2].removeprefix(".").removesuffix(".crc")
-    return int(name) if name.isdigit() else None

@@ -177,6 +177,14 @@ class ArrowFile:
             return self._read_fresh(number)
         return self._read_through_buffer(number)
 
+    def verify(self) -> None:
+        """Reads every batch without decoding it, and compares its checksum. Raises: `CorruptFile`."""
+        assert self._buffer is not None
+        for number, info in enumerate(self.batches):
+            with self._buffer.use(info.length) as view:
+                self._reader.read_into(info.offset, view)
+                self._verify(f"batch {number}", view, info.checksum)
+
     def close(self) -> None:
         """Batches that were read stay valid."""
         self._reader.close()

@@ -67,6 +67,17 @@ class Store(Protocol):
         """Deletes files; one that is gone already is not an error."""
         ...
 
+    def adopt(self, path: str, origin: Store, *, link: bool = True) -> None:
+        """Takes a file of another store over under the same name; raises `AlreadyExists` if the name is taken.
+
+        A hard link where both are on one file system and `link` allows it, else a copy. Durable and atomic either way.
+        """
+        ...
+
+    def leftovers(self, older_than_s: float) -> tuple[Entry, ...]:
+        """Temporary files that a crash left behind, which `list` does not show; `delete` takes their paths."""
+        ...
+
     def append(self, path: str, line: bytes) -> None:
         """Adds a line to a log for people; best effort, never needed for recovery."""
         ...

@@ -18,11 +18,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from penstock.errors import CorruptFile, StorageFailed, storage_failed
-from penstock.store.base import AlreadyExists, Entry
+from penstock.store.base import AlreadyExists, Entry, FileReader, Store
 from penstock.store.paths import TEMP_PREFIX, check_folder, check_path
 
 _log = logging.getLogger(__name__)
 
+_COPY_BYTES = 8 << 20
 _NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 
 # Folders whose entries up to the store's root this process has synced already; a folder is synced once.
@@ -43,6 +44,10 @@ class LocalStore:
     def url(self) -> str:
         return self._root.as_uri()
 
+    @property
+    def root(self) -> Path:
+        return self._root
+
     def create(self, path: str, data: bytes) -> None:
         """As `Store.create`. A `StorageFailed` leaves open whether the name was created: read it to know."""
         full = self._full(path)
@@ -56,7 +61,7 @@ class LocalStore:
             finally:
                 with suppress(OSError):
                     temp.unlink()
-            _sync_folder(full.parent)
+            sync_folder(full.parent)
 
     def read(self, path: str) -> bytes:
         full = self._full(path)
@@ -74,8 +79,38 @@ class LocalStore:
     def list(self, prefix: str) -> list[Entry]:
         return sorted(Entry(path, info.st_size) for path, info, temp in self._walk(prefix) if not temp)
 
-    def leftovers(self, older_than_s: float = 3600.0) -> tuple[Entry, ...]:
-        """Temporary files that a crash inside `create` left behind; `delete` takes their paths."""
+    def adopt(self, path: str, origin: Store, *, link: bool = True) -> None:
+        full = self._full(path)
+        reader = origin.open_reader(path)
+        try:
+            with _as_storage_failed(full):
+                if not full.parent.is_dir():
+                    _synced_folders.discard(full.parent)
+                self._make_folder(full.parent)
+                there = origin.local_path(path) if link else None
+                if there is None or not _linked(Path(there), full):
+                    self._copy(reader, full)
+                sync_folder(full.parent)
+        finally:
+            reader.close()
+
+    def _copy(self, reader: FileReader, full: Path) -> None:
+        temp = full.parent / f"{TEMP_PREFIX}{uuid.uuid4().hex}"
+        buffer = memoryview(bytearray(min(reader.size, _COPY_BYTES)))
+        try:
+            with self._open_new(temp) as file:
+                for offset in range(0, reader.size, _COPY_BYTES):
+                    piece = buffer[: min(_COPY_BYTES, reader.size - offset)]
+                    reader.read_into(offset, piece)
+                    _write_all(file.fileno(), piece)
+                os.fsync(file.fileno())
+            _link(temp, full)
+        finally:
+            with suppress(OSError):
+                temp.unlink()
+
+    def leftovers(self, older_than_s: float) -> tuple[Entry, ...]:
+        """As `Store.leftovers`: a crash inside `create` or `adopt` leaves them."""
         before = time.time() - older_than_s
         return tuple(
             Entry(path, info.st_size) for path, info, temp in self._walk("") if temp and info.st_mtime <= before
@@ -143,7 +178,7 @@ class LocalStore:
         below = folder
         while existing in below.parents or self._root in below.parents:
             below = below.parent
-            _sync_folder(below)
+            sync_folder(below)
         _synced_folders.add(folder)
 
     def _walk(self, prefix: str) -> Iterator[tuple[str, os.stat_result, bool]]:
@@ -185,7 +220,7 @@ class LocalWriter:
         with _as_storage_failed(self._full):
             os.fsync(self._file.fileno())
             self._file.close()
-            _sync_folder(self._full.parent)
+            sync_folder(self._full.parent)
         self._done = True
 
     def abort(self) -> None:
@@ -270,7 +305,22 @@ def _link(temp: Path, full: Path) -> None:
         ) from error
 
 
-def _sync_folder(folder: Path) -> None:
+def _linked(there: Path, full: Path) -> bool:
+    """Makes a second name for a finished file; False where that cannot be, such as on another file system."""
+    try:
+        full.hardlink_to(there)
+    except FileExistsError as error:
+        raise AlreadyExists(str(full)) from error
+    except OSError as error:
+        # EXDEV: another file system. EACCES: a file of another user, which we may read but not link.
+        if error.errno in {*_NO_HARD_LINKS, errno.EXDEV, errno.EACCES}:
+            return False
+        raise
+    return True
+
+
+def sync_folder(folder: Path) -> None:
+    """Makes the entries of a folder survive a power cut."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

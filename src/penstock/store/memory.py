@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from weakref import WeakValueDictionary
 
 from penstock.errors import storage_failed
-from penstock.store.base import AlreadyExists, Entry
+from penstock.store.base import AlreadyExists, Entry, Store
 from penstock.store.local import too_short
 from penstock.store.paths import check_folder, check_path
 
@@ -65,7 +65,10 @@ class MemoryStore:
         with self._content.lock:
             return sorted(Entry(p, len(data)) for p, data in self._content.files.items() if p.startswith(start))
 
-    def leftovers(self, older_than_s: float = 3600.0) -> tuple[Entry, ...]:  # noqa: ARG002 - as LocalStore has it
+    def adopt(self, path: str, origin: Store, *, link: bool = True) -> None:  # noqa: ARG002 - bytes never change
+        self._put_new(check_path(path), origin.read(path))
+
+    def leftovers(self, older_than_s: float) -> tuple[Entry, ...]:  # noqa: ARG002 - as LocalStore has it
         """Nothing: `create` needs no temporary files here."""
         return ()
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 from penstock.errors import StorageFailed, storage_failed
-from penstock.store.base import AlreadyExists, Entry
+from penstock.store.base import AlreadyExists, Entry, Store
 from penstock.store.memory import MemoryReader
 from penstock.store.paths import check_folder, check_path
 from penstock.testing.simulate.faults import Fault
@@ -93,7 +93,10 @@ class SimStore:
 
         return self._call("list", prefix, effect)
 
-    def leftovers(self, older_than_s: float = 3600.0) -> tuple[Entry, ...]:  # noqa: ARG002 - as LocalStore has it
+    def adopt(self, path: str, origin: Store, *, link: bool = True) -> None:  # noqa: ARG002 - bytes never change
+        self.create(path, origin.read(path))
+
+    def leftovers(self, older_than_s: float) -> tuple[Entry, ...]:  # noqa: ARG002 - as LocalStore has it
         return ()
 
     def delete(self, paths: Iterable[str]) -> None:

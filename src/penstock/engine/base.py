@@ -1,0 +1,129 @@
+"""The checkpoint that a query starts from: the newest, a named one, one from elsewhere, none yet. Changes nothing."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+
+import penstock
+from penstock.config import Config
+from penstock.engine.checkpoints import Checkpoints
+from penstock.engine.history import utc_now
+from penstock.engine.origin import Origin, find_origin, require_finished, require_new
+from penstock.errors import CheckpointMismatch, ConfigError, RestoreRefused
+from penstock.graph import Pipeline
+from penstock.protocol.ids import CheckpointId
+from penstock.protocol.manifest import Manifest
+from penstock.protocol.recover import (
+    Comparison,
+    Dropped,
+    compare_shapes,
+    drop_in_flight,
+    edges_named,
+    first_manifest,
+)
+from penstock.store.base import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """What to go on from; `origin` is set when it still has to be brought here."""
+
+    manifest: Manifest
+    origin: Origin | None = None
+    dropped: tuple[Dropped, ...] = ()
+
+
+def find_base(checkpoints: Checkpoints, pipeline: Pipeline, config: Config, open_store: Callable[[str], Store]) -> Base:
+    """The checkpoint to go on from, known to fit the pipeline, its files known to be there.
+
+    Raises: `CheckpointMismatch`, `RestoreRefused`, `NoSuchCheckpoint`, `CorruptFile`, `MissingFile`, `FormatTooNew`.
+    """
+    base = _stored(checkpoints, config, open_store)
+    if base is None:
+        _refuse_drop(checkpoints, config)
+        require_finished(checkpoints.store)
+        return Base(
+            first_manifest(
+                identity=uuid.uuid4().hex,
+                library=penstock.__version__,
+                max_parallelism=config.max_parallelism,
+                shape=pipeline.shape(),
+                created_at=utc_now(),
+            )
+        )
+    holder = checkpoints if base.origin is None else base.origin.checkpoints
+    _require_fit(base.manifest, holder.store.url, pipeline, config)
+    base = _without_dropped(base, checkpoints, config)
+    holder.verify_files(base.manifest)
+    return base
+
+
+def _stored(checkpoints: Checkpoints, config: Config, open_store: Callable[[str], Store]) -> Base | None:
+    match config.restore:
+        case None:
+            newest = checkpoints.newest()
+            return None if newest is None else Base(newest)
+        case int(number):
+            return Base(checkpoints.restorable(CheckpointId(number)))
+        case place:
+            origin = find_origin(place, open_store)
+            require_new(checkpoints, origin)
+            # The copy's source folder ends with this checkpoint's micro-batch; another kind of feed has to go back.
+            source = msgspec.structs.replace(origin.manifest.source, rewind=True)
+            return Base(msgspec.structs.replace(origin.manifest, source=source), origin)
+
+
+def _without_dropped(base: Base, checkpoints: Checkpoints, config: Config) -> Base:
+    if not config.drop_in_flight:
+        return base
+    _refuse_drop(checkpoints, config)
+    shape = base.manifest.shape
+    names = tuple(shape.edges) if config.drop_in_flight == "all" else config.drop_in_flight
+    edges, unknown = edges_named(shape, names)
+    if unknown:
+        raise ConfigError(
+            f"drop_in_flight names {', '.join(map(repr, unknown))}; edges are {', '.join(shape.edges)}",
+            cause="a typing error, or an operator without a name= of its own",
+            next_step="name edges as above, or the operators behind them",
+            option="drop_in_flight",
+        )
+    manifest, dropped = drop_in_flight(base.manifest, edges)
+    return Base(manifest, base.origin, dropped)
+
+
+def _refuse_drop(checkpoints: Checkpoints, config: Config) -> None:
+    """Without a named checkpoint the same program would drop again at every restart, whatever is in flight then."""
+    if config.drop_in_flight and config.restore is None:
+        ids = checkpoints.ids()
+        raise RestoreRefused(
+            f"drop_in_flight={config.drop_in_flight!r} without restore",
+            cause="records are dropped from one named checkpoint only, never from whatever the newest happens to be",
+            next_step=f"add restore={ids[-1]} for this one start" if ids else "leave it out: nothing is in flight",
+        )
+
+
+def _require_fit(stored: Manifest, url: str, pipeline: Pipeline, config: Config) -> None:
+    rows = compare_shapes(stored.shape, pipeline.shape())
+    if not all(row.fits for row in rows):
+        raise _misfit(stored, url, rows)
+    if stored.max_parallelism != config.max_parallelism:
+        raise CheckpointMismatch(
+            f"checkpoint {stored.checkpoint} has max_parallelism {stored.max_parallelism}, "
+            f"{config.max_parallelism} was asked for",
+            cause="max_parallelism is fixed for the life of a checkpoint",
+            next_step=f"start with max_parallelism={stored.max_parallelism}",
+        )
+
+
+def _misfit(stored: Manifest, url: str, rows: tuple[Comparison, ...]) -> CheckpointMismatch:
+    width = max(len(row.what) for row in rows)
+    table = "\n".join(f"    {row.what:<{width}}  {row.verdict:<12}  {row.detail}".rstrip() for row in rows)
+    return CheckpointMismatch(
+        f"checkpoint {stored.checkpoint} in {url} against this pipeline:\n{table}",
+        cause="the folder belongs to another pipeline, or the pipeline was changed since",
+        next_step="start the pipeline that wrote it, or use a new checkpoint folder (and table) for this one",
+    )

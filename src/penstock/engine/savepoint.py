@@ -1,0 +1,172 @@
+"""Savepoints: a self-contained copy of one checkpoint, with in-flight data, taken while epochs go on (B14).
+
+A savepoint is a checkpoint folder with one checkpoint in it. It is written beside its place and gets its name last;
+on one file system its files are hard links, so it costs no space until the original's are deleted.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from penstock.engine.background import AT_ONCE, Background, Pause, Spawn
+from penstock.engine.checkpoints import Checkpoints
+from penstock.engine.pins import Pins
+from penstock.engine.transfer import Transfer
+from penstock.errors import PenstockError
+from penstock.protocol.manifest import Manifest
+from penstock.store.base import Store
+from penstock.store.staging import Staging, require_empty, stage
+
+
+@dataclass(frozen=True, slots=True)
+class Savepoint:
+    """A finished savepoint: `checkpoint` is the one it holds, `bytes` what its files have."""
+
+    path: str
+    checkpoint: int
+    rows_in_flight: int
+    files: int
+    bytes: int
+    duration_s: float
+
+
+class SavepointJob:
+    """A savepoint in the making: `step` copies one file. Waiting for it never stops an epoch."""
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        origin: Store,
+        target: Store,
+        path: str,
+        *,
+        release: Callable[[], None] = lambda: None,
+        on_end: Callable[[SavepointJob], None] = lambda _: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._manifest, self._origin, self._target, self.path = manifest, origin, target, path
+        self._release, self._on_end, self._clock = release, on_end, clock
+        self._started_s = clock()
+        self._staging: Staging | None = None
+        self._transfer: Transfer | None = None
+        self.savepoint: Savepoint | None = None
+        self._ended = threading.Event()
+        self.error: PenstockError | None = None
+
+    @property
+    def done(self) -> bool:
+        return self._ended.is_set()
+
+    @property
+    def checkpoint(self) -> int:
+        return self._manifest.checkpoint
+
+    def result(self, timeout: float | None = None) -> Savepoint:
+        """Waits for the end.
+
+        Raises: the `PenstockError` that ended it; `TimeoutError`.
+        """
+        if not self._ended.wait(timeout):
+            raise TimeoutError(f"the savepoint {self.path} is not finished after {timeout} s")
+        if self.error is not None:
+            raise self.error
+        assert self.savepoint is not None
+        return self.savepoint
+
+    def step(self) -> Pause:
+        """Does the next thing. Nothing is under the final name before everything is."""
+        try:
+            self.savepoint = self._next()
+        except PenstockError as error:
+            self._end(error)
+        except Exception as error:  # the one who waits must learn of it (B12)
+            self.die(error)
+        else:
+            if self.savepoint is None:
+                return AT_ONCE
+            self._end(None)
+        return None
+
+    def die(self, error: BaseException) -> None:
+        self._end(PenstockError(f"{type(error).__name__}: {error}", cause="a fault in Penstock"))
+
+    def _end(self, error: PenstockError | None) -> None:
+        self.error = error
+        if error is not None and self._staging is not None:
+            self._staging.discard()
+        self._release()
+        self._on_end(self)
+        self._ended.set()
+
+    def _next(self) -> Savepoint | None:
+        if self._staging is None or self._transfer is None:
+            self._staging = stage(self._target)
+            self._transfer = Transfer(self._manifest, self._origin, self._staging.store)
+            return None
+        if self._transfer.step():
+            return None
+        written = Checkpoints(self._staging.store).publish(self._manifest)
+        self._staging.finish()
+        return Savepoint(
+            path=self.path,
+            checkpoint=self._manifest.checkpoint,
+            rows_in_flight=self._manifest.rows_in_flight,
+            files=self._transfer.files,
+            bytes=self._transfer.bytes + written,
+            duration_s=self._clock() - self._started_s,
+        )
+
+
+def take_savepoint(manifest: Manifest, origin: Store, target: Store, path: str) -> Savepoint:
+    """A savepoint, made by the caller.
+
+    Raises: `SavepointRefused`, `MissingFile`, `CorruptFile`, `StorageFailed`.
+    """
+    job = SavepointJob(manifest, origin, target, path)
+    while job.step() is not None:
+        pass
+    return job.result()
+
+
+class Savepoints:
+    """The savepoints of a running query, each made in the background."""
+
+    def __init__(
+        self,
+        checkpoints: Checkpoints,
+        newest: Callable[[], Manifest],
+        open_target: Callable[[str], Store],
+        spawn: Spawn,
+        on_end: Callable[[SavepointJob], None],
+    ) -> None:
+        self._checkpoints, self._newest, self._open, self._on_end = checkpoints, newest, open_target, on_end
+        self._spawn = spawn
+        self._running: list[tuple[SavepointJob, Background]] = []
+        self.pins = Pins(checkpoints)
+
+    def require_place(self, path: str) -> None:
+        """Raises: `SavepointRefused` where no savepoint can be made."""
+        require_empty(self._open(path))
+
+    def begin(self, path: str) -> SavepointJob:
+        """A savepoint of the newest checkpoint.
+
+        Raises: `SavepointRefused`, `NoSuchCheckpoint`.
+        """
+        self.require_place(path)
+        manifest, release = self.pins.hold_newest(self._newest)
+        job = SavepointJob(
+            manifest, self._checkpoints.store, self._open(path), path, release=release, on_end=self._on_end
+        )
+        background = self._spawn("penstock-savepoint", job.step, job.die)
+        self._running = [(other, steps) for other, steps in self._running if not other.done] + [(job, background)]
+        background.start()
+        return job
+
+    def finish(self) -> None:
+        """Waits for those that are being made."""
+        for _, background in self._running:
+            background.join()

@@ -1,0 +1,62 @@
+"""The folder in which Structured Streaming keeps its offsets: which entries belong to a checkpoint, and which do not.
+
+Spark owns the folder. Its files are written once, under temporary names, then renamed; old ones are removed by Spark.
+"""
+
+from __future__ import annotations
+
+from penstock.errors import MissingFile
+from penstock.store.base import AlreadyExists, Entry, Store
+
+SOURCE_FOLDER = "source"
+_LOGS = (f"{SOURCE_FOLDER}/offsets/", f"{SOURCE_FOLDER}/commits/")
+_TRIES = 5
+"""Spark removes a few old entries at a time; a second look is nearly always enough."""
+
+
+def beyond(path: str, batch_id: int | None) -> bool:
+    """Whether a file is an entry of the offset or commit log for a micro-batch after `batch_id`."""
+    number = _number(path) if path.startswith(_LOGS) else None
+    return number is not None and number > (-1 if batch_id is None else batch_id)
+
+
+def rewind_source(store: Store, batch_id: int | None) -> None:
+    """Forgets everything after `batch_id`: Spark plans the next micro-batch from the newest entries that it finds."""
+    store.delete([entry.path for entry in store.list(SOURCE_FOLDER) if beyond(entry.path, batch_id)])
+
+
+def bring_source(origin: Store, target: Store, batch_id: int | None) -> int:
+    """Copies the folder as it was after `batch_id`; returns its bytes. A running query may write to it meanwhile.
+
+    Copies, never links: the files are not ours, and what Spark does to them is its own affair.
+    """
+    for last_try in (*[False] * (_TRIES - 1), True):
+        try:
+            return sum(_bring(origin, target, entry) for entry in _entries(origin, batch_id))
+        except MissingFile:  # an old entry that Spark removed after we had listed it; list again
+            if last_try:
+                raise
+    raise AssertionError("the last try returns or raises")
+
+
+def _entries(origin: Store, batch_id: int | None) -> list[Entry]:
+    found = origin.list(SOURCE_FOLDER)
+    return [entry for entry in found if not beyond(entry.path, batch_id) and not _temporary(entry.path)]
+
+
+def _bring(origin: Store, target: Store, entry: Entry) -> int:
+    try:
+        target.adopt(entry.path, origin, link=False)
+    except AlreadyExists:
+        pass  # an earlier try had got this far
+    return entry.bytes
+
+
+def _number(path: str) -> int | None:
+    """The batch id of a log entry, or of the checksum file that Hadoop keeps beside it."""
+    name = path.rpartition("/")[2].removeprefix(".").removesuffix(".crc")
+    return int(name) if name.isdigit() else None
+
+
+def _temporary(path: str) -> bool:
+    return path.removesuffix(".crc").endswith(".tmp")

@@ -1,0 +1,63 @@
+"""Brings one checkpoint from one folder into another: for savepoints, and to restore from elsewhere.
+
+Everything but the manifest. Whoever transfers publishes it last, so that a folder holds a whole checkpoint or none. A
+transfer that was cut off can be begun again: files that are there already stay, and are verified like the others.
+"""
+
+from __future__ import annotations
+
+from penstock.engine.sourcelog import bring_source
+from penstock.errors import CorruptFile
+from penstock.protocol.manifest import Manifest, Segment, StateFile
+from penstock.store.arrowfile import ArrowFile
+from penstock.store.base import AlreadyExists, Store
+
+
+class Transfer:
+    """The files of one checkpoint on their way; each step brings one of them."""
+
+    def __init__(self, manifest: Manifest, origin: Store, target: Store) -> None:
+        self._manifest, self._origin, self._target = manifest, origin, target
+        self._left: list[Segment | StateFile] = list({entry.path: entry for entry in manifest.entries()}.values())
+        self._source_left = True
+        self.bytes = 0
+        self.files = 0
+
+    def step(self) -> bool:
+        """Brings the next file; False when all are there, durably, with the bytes that were written.
+
+        Raises: `CorruptFile`, `MissingFile`, `StorageFailed`.
+        """
+        if self._left:
+            entry = self._left.pop()
+            self._bring(entry)
+            self.bytes += entry.bytes
+            self.files += 1
+            return True
+        if self._source_left:
+            self._source_left = False
+            self.bytes += bring_source(self._origin, self._target, self._manifest.source.batch_id)
+            return True
+        return False
+
+    def run(self) -> None:
+        """All steps."""
+        while self.step():
+            pass
+
+    def _bring(self, entry: Segment | StateFile) -> None:
+        try:
+            self._target.adopt(entry.path, self._origin)
+        except AlreadyExists:
+            pass  # an earlier try had got this far
+        try:
+            with ArrowFile(self._target, entry.path, entry.checksum) as file:
+                file.verify()
+        except CorruptFile as error:
+            self._target.delete([entry.path])
+            raise CorruptFile(
+                f"{error.seen} (brought from {self._origin.url} to {self._target.url})",
+                cause=error.cause,
+                next_step="take the file from another copy, or choose another checkpoint",
+                **error.fields,
+            ) from error
