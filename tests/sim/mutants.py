@@ -219,11 +219,12 @@ class Caught:
 
 
 def hunt(mutant: Mutant, seeds: range = range(SEEDS_MAX)) -> Caught:
-    with mutant.applied():
-        for seed in seeds:
-            outcome = simulate(seed)
-            if outcome.failure is not None:
-                return Caught(seed, outcome.failure.message.partition("\n")[0])
+    """A seed counts only if it passes without the mutant."""
+    for seed in seeds:
+        with mutant.applied():
+            failure = simulate(seed).failure
+        if failure is not None and simulate(seed).failure is None:
+            return Caught(seed, failure.message.partition("\n")[0])
     return Caught(None, "")
 
 

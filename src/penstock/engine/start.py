@@ -128,6 +128,8 @@ def _own(
         bring(base.origin, base.manifest, checkpoints.store)
     driver = Driver(socket.gethostname(), os.getpid(), utc_now(), penstock.__version__)
     generation = checkpoints.claim_generation(driver, above=base.manifest.generation)
+    if isinstance(config.restore, int) and checkpoints.ids() != seen:
+        return None  # it goes on: what the tables hold may be more than the old checkpoint knows
     manifest = _take_over(checkpoints, base.manifest, config, generation, parallelism)
     return None if manifest is None else _Owned(manifest, generation, committers, base)
 

@@ -32,6 +32,8 @@ class SimSource:
     tables: list[pa.Table]
     offsets: dict[int, Offsets] = field(default_factory=dict)
     commits: set[int] = field(default_factory=set)
+    ends: bool = True
+    """Whether no more rows will come once all were read."""
 
     def end_of(self, batch: int) -> tuple[int, ...]:
         return tuple(hi for _, hi in self.offsets[batch]) if batch >= 0 else (0,) * len(self.tables)
@@ -100,7 +102,10 @@ class SimFeed:
                 raise RuntimeError(f"batch {number}: another streaming query uses the same checkpoint")
             if number not in source.offsets:
                 if source.used_up(number - 1):
-                    return
+                    if source.ends:
+                        return
+                    world.scheduler.pause(LOOK_EVERY_S)
+                    continue
                 source.offsets[number] = world.next_offsets(number)
             offsets = source.offsets[number]
             replay = False

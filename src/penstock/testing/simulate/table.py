@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from penstock.testing.simulate.world import World
 
 FOREIGN = "somebody else"
+STALL_LOOK_S = 0.2
 
 
 class Written(msgspec.Struct, frozen=True):
@@ -59,6 +60,8 @@ class SimTable:
     def call(self, process: Process, what: str) -> Fault:
         world = self.world
         fault = world.outside_call(process, f"{self.name} {what}")
+        while self.name in world.table_stalls:
+            world.scheduler.pause(STALL_LOOK_S)
         if fault is Fault.NONE and world.faults.costly(world.faults.rates.table_failure):
             fault = world.rng.choice((Fault.FAIL_BEFORE, Fault.FAIL_AFTER))
         if fault is Fault.FAIL_BEFORE:

@@ -123,9 +123,11 @@ class World:
         self._slots = rng.choice((1, 2, 4))
         self._pipeline = pipeline_of(self.shape, self)
         self._supervisor = self.scheduler.current
-        self._drivers: list[SimDriver] = []
+        self.drivers: list[SimDriver] = []
         self._executors: list[Process] = []
         self._attempts = 0
+        self.table_stalls: set[str] = set()
+        """Tables that answer nothing for the time being."""
 
     # -- the run -------------------------------------------------------------------------------------------------
 
@@ -146,12 +148,12 @@ class World:
             self._without_faults()
         self._await_zombies()
         self.checks.at_end()
-        self._run_to_end(self._start_driver())
+        self._run_to_end(self.start_driver())
         self.checks.nothing_left_over()
 
     def _with_faults(self, until_s: float) -> bool:
         """Drivers come and go; True when one of them got to the end."""
-        driver = self._start_driver()
+        driver = self.start_driver()
         while self.scheduler.now < until_s:
             self.scheduler.wait(self.rng.uniform(0.1, 3))
             if driver.over:
@@ -159,7 +161,7 @@ class World:
                     return True
                 self._judge(driver)
                 self.scheduler.pause(self.rng.choice((0.0, 0.5, 5.0)))
-                driver = self._start_driver(restore=self.rng.random() < 0.15)
+                driver = self.start_driver(restore=self.rng.random() < 0.15)
             else:
                 driver = self._meddle(driver)
         return False
@@ -169,7 +171,7 @@ class World:
         query = driver.query
         choice = self.rng.random()
         if driver.process.paused_until > self.scheduler.now and choice < 0.8:
-            return self._start_driver()
+            return self.start_driver()
         if query is None:
             return driver
         if choice < 0.25:
@@ -178,7 +180,7 @@ class World:
             query.rescale(wanted)
         elif choice < 0.28:
             self.log("a second driver")
-            return self._start_driver()
+            return self.start_driver()
         elif choice < 0.33:
             drain = self.rng.random() < 0.5
             self.log(f"stop drain={drain}")
@@ -194,11 +196,11 @@ class World:
 
     def _without_faults(self) -> None:
         """Liveness: whatever happened before, now it ends."""
-        driver = next((driver for driver in reversed(self._drivers) if not driver.over), None)
+        driver = next((driver for driver in reversed(self.drivers) if not driver.over), None)
         for _ in range(HEALTHY_STARTS_MAX):
-            driver = driver or self._start_driver()
+            driver = driver or self.start_driver()
             if driver.process.paused_until > self.scheduler.now:
-                driver = self._start_driver()
+                driver = self.start_driver()
             self._await(driver)
             if driver.ended and driver.error is None and self._all_read() and not driver.stopped:
                 return
@@ -208,7 +210,7 @@ class World:
 
     def _all_read(self) -> bool:
         newest = max(self.source.offsets, default=-1)
-        return self.source.used_up(newest) and newest in self.source.commits
+        return self.source.used_up(newest) and (newest < 0 or newest in self.source.commits)
 
     def _run_to_end(self, driver: SimDriver) -> None:
         self._await(driver)
@@ -223,30 +225,31 @@ class World:
         """Paused drivers and attempts wake up, find out that nobody wants them, and end."""
         while any(
             not fiber.ended
-            for process in (*self._executors, *(driver.process for driver in self._drivers))
+            for process in (*self._executors, *(driver.process for driver in self.drivers))
             for fiber in process.fibers
         ):
             self.scheduler.pause(5)
-        for driver in self._drivers:
+        for driver in self.drivers:
             self._judge(driver)
 
     def _judge(self, driver: SimDriver) -> None:
         if driver.error is not None:
-            self.checks.query_error(driver.error, restored=any(driver.restored for driver in self._drivers))
+            self.checks.query_error(driver.error, restored=any(driver.restored for driver in self.drivers))
 
     # -- drivers -------------------------------------------------------------------------------------------------
 
-    def _start_driver(self, *, restore: bool = False) -> SimDriver:
-        driver = SimDriver(Process(f"d{len(self._drivers) + 1}"))
-        self._drivers.append(driver)
+    def start_driver(self, *, restore: bool = False) -> SimDriver:
+        """A new run of the driver program, at some parallelism; with `restore` from some checkpoint."""
+        driver = SimDriver(Process(f"d{len(self.drivers) + 1}"))
+        self.drivers.append(driver)
         options = dict(self._options, parallelism=self._parallelism())
         manifests = sorted(path for path in self.disk.files if path.startswith("manifests/") and path.endswith(".json"))
         if restore and len(manifests) > 1:
             # Whoever goes back on purpose has ended what ran before.
-            for other in self._drivers:
+            for other in self.drivers:
                 if other.process.alive:
                     self.crash(other.process)
-            driver = self._drivers[-1] = SimDriver(Process(f"d{len(self._drivers)}"), restored=True)
+            driver = self.drivers[-1] = SimDriver(Process(f"d{len(self.drivers)}"), restored=True)
             options["restore"] = int(self.rng.choice(manifests)[10:20])
         self.log(f"start {driver.process.name} {options}")
         config = Config.of("memory://simulated", **options)
