@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import backlog, barrier, floor, throughput
+from benchmarks import backlog, barrier, commits, dedup, floor, join, recovery, throughput, windows
 from benchmarks.session import make_session
 from benchmarks.verdict import Verdicts
 
 BENCHMARKS = {
     "barrier": barrier.run,
     "backlog": backlog.run,
+    "recovery": recovery.recovery,
+    "rescale": recovery.rescale,
+    "commits": commits.run,
     "floor": floor.run,
     "aggregates": throughput.aggregates,
     "processes": throughput.processes,
+    "windows": windows.run,
+    "dedup": dedup.run,
+    "join": join.run,
 }
 
 

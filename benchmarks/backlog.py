@@ -69,7 +69,7 @@ def _drain_epochs(spark: SparkSession, size_mb: int) -> list[EpochPublished]:
                 enough.set()
 
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
-        _generate(Path(folder) / "in", size_mb)
+        generate(Path(folder) / "in", size_mb)
         rows = spark.readStream.schema("key long, payload binary").parquet(f"{folder}/in")
         query = (
             pen.read(rows, name="input")
@@ -84,8 +84,8 @@ def _drain_epochs(spark: SparkSession, size_mb: int) -> list[EpochPublished]:
     return [event for event in epochs if event.kind == "drain"][2:]
 
 
-def _generate(folder: Path, size_mb: int) -> None:
-    """Random payloads: what is in flight is as large on disk as it looks."""
+def generate(folder: Path, size_mb: int) -> None:
+    """Input files. Random payloads: what is in flight is as large on disk as it looks."""
     folder.mkdir(parents=True)
     rows = size_mb * 1_000_000 // PAYLOAD_BYTES
     for start in range(0, rows, ROWS_PER_FILE):

@@ -13,13 +13,26 @@ import pyarrow.parquet as pq
 
 SCHEMA = pa.schema([("key", pa.int64()), ("amount", pa.int64())])
 SPARK_SCHEMA = "key long, amount long"
+TIMED_SPARK_SCHEMA = f"{SPARK_SCHEMA}, ts timestamp"
+FIRST_MICROS = 1_760_000_000_000_000
 HOT_KEY = 0
 # Spark splits a file between row groups: with several, all cores take part in reading one file.
 ROW_GROUPS_PER_FILE = 8
 
 
-def generate(folder: Path, *, files: int, rows_per_file: int, keys: int, hot_share: float = 0.0, seed: int = 7) -> Path:
+def generate(
+    folder: Path,
+    *,
+    files: int,
+    rows_per_file: int,
+    keys: int,
+    hot_share: float = 0.0,
+    seed: int = 7,
+    file_s: float | None = None,
+) -> Path:
     """Writes `files` files into the new folder `folder`; `hot_share` of the rows carry `HOT_KEY`, the rest is uniform.
+
+    With `file_s` rows have an event time `ts`: each file spans so many seconds, in no order, after the file before.
 
     Modification times are one second apart, because Spark's file source takes the oldest file first.
     """
@@ -28,8 +41,12 @@ def generate(folder: Path, *, files: int, rows_per_file: int, keys: int, hot_sha
     first_s = time.time() - files
     for number in range(files):
         path = folder / f"part-{number:05d}.parquet"
+        table = _table(random, rows_per_file, keys, hot_share)
+        if file_s is not None:
+            micros = FIRST_MICROS + random.uniform(number * file_s, (number + 1) * file_s, rows_per_file) * 1e6
+            table = table.append_column("ts", pa.array(micros.astype(np.int64)).view(pa.timestamp("us", "UTC")))
         pq.write_table(
-            _table(random, rows_per_file, keys, hot_share),
+            table,
             path,
             row_group_size=max(1, -(-rows_per_file // ROW_GROUPS_PER_FILE)),
         )
@@ -44,5 +61,11 @@ def _table(random: np.random.Generator, rows: int, keys: int, hot_share: float) 
     return pa.table({"key": key, "amount": random.integers(0, 1_000, rows)}, schema=SCHEMA)
 
 
+def spark_schema(folder: Path) -> str:
+    """The columns of the files as Spark writes them."""
+    timed = "ts" in pq.read_schema(next(folder.glob("*.parquet"))).names
+    return TIMED_SPARK_SCHEMA if timed else SPARK_SCHEMA
+
+
 def count_rows(folder: Path) -> int:
-    return sum(pq.read_metadata(path).num_rows for path in folder.glob("*.parquet"))
+    return sum(pq.read_metadata(path).num_rows for path in folder.rglob("*.parquet"))

@@ -17,7 +17,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import DataStreamWriter
 
-from benchmarks.data import SPARK_SCHEMA, count_rows
+from benchmarks.data import count_rows, spark_schema
 from benchmarks.session import with_settings
 
 # Spark keeps the last 100 progress reports by default; a run must not lose its first ones.
@@ -55,7 +55,7 @@ class Measured:
 
 def stream_files(spark: SparkSession, input_dir: Path) -> DataFrame:
     """The input as a stream of micro-batches of one file each."""
-    return spark.readStream.schema(SPARK_SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(input_dir))
+    return spark.readStream.schema(spark_schema(input_dir)).option("maxFilesPerTrigger", 1).parquet(str(input_dir))
 
 
 def measure(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -61,9 +61,13 @@ def run(
     *,
     name: str,
     warmup: int = 2,
+    source: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> tuple[Measured, list[EpochPublished]]:
-    """Runs a job until its input is used up; the rate counts from the start of the first measured epoch to the end."""
+    """Runs a job until its input is used up; the rate counts from the start of the first measured epoch to the end.
+
+    `source` has what `pen.read` is told besides, an event time for example.
+    """
     epochs: list[EpochPublished] = []
 
     def listen(event: Event) -> None:
@@ -71,7 +75,7 @@ def run(
             epochs.append(event)
 
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as checkpoint:
-        output = build(pen.read(stream_files(spark, input_dir), name="input"))
+        output = build(pen.read(stream_files(spark, input_dir), name="input", **(source or {})))
         settings = {"trigger": "available_now", "listeners": (listen,), **options}
         output.start(f"{checkpoint}/checkpoint", **settings).await_termination()
     return summary(name, epochs, warmup), epochs

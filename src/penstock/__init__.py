@@ -4,13 +4,37 @@ recovers."""
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import PenstockError
-from penstock.operators.aggregates import count, first, last, max, mean, min, sum  # noqa: A004
+from penstock.operators.aggregates import (
+    approx_count_distinct,
+    collect_list,
+    collect_set,
+    count,
+    count_distinct,
+    first,
+    last,
+    max,  # noqa: A004
+    mean,
+    min,  # noqa: A004
+    quantiles,
+    stddev,
+    stddev_pop,
+    sum,  # noqa: A004
+    var_pop,
+    variance,
+)
+from penstock.operators.batch_process import BatchProcess
 from penstock.operators.connect import ConnectProcess
-from penstock.operators.declare import broadcast_map, value
+from penstock.operators.declare import broadcast_map, list_state, map_state, value
 from penstock.operators.process import KeyedProcess
-from penstock.pipeline import BroadcastStream, KeyedStream, Output, Stream, read, start
+from penstock.operators.user_aggregate import UserAggregate
+from penstock.operators.windows import session_window, sliding, tumbling
+from penstock.pipeline import BroadcastStream, KeyedStream, Output, Stream, WindowedStream, start
 from penstock.sinks.discard import Discard
+from penstock.sinks.listeners import CommitInfo, CommitListener
 from penstock.sinks.paimon import Paimon
+from penstock.sinks.partition_done import PartitionDone
+from penstock.sinks.upkeep import Upkeep
+from penstock.sources import read
 
 if TYPE_CHECKING:
     from penstock.engine.query import Query
@@ -19,29 +43,50 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "BatchProcess",
     "BroadcastStream",
+    "CommitInfo",
+    "CommitListener",
     "ConnectProcess",
     "Discard",
     "KeyedProcess",
     "KeyedStream",
     "Output",
     "Paimon",
+    "PartitionDone",
     "PenstockError",
     "Query",
     "Stream",
+    "Upkeep",
+    "UserAggregate",
+    "WindowedStream",
+    "approx_count_distinct",
     "broadcast_map",
+    "collect_list",
+    "collect_set",
     "count",
+    "count_distinct",
     "first",
     "last",
+    "list_state",
+    "map_state",
     "max",
     "mean",
     "min",
+    "quantiles",
     "read",
     "session",
+    "session_window",
+    "sliding",
     "spark_conf",
     "start",
+    "stddev",
+    "stddev_pop",
     "sum",
+    "tumbling",
     "value",
+    "var_pop",
+    "variance",
 ]
 
 

@@ -20,7 +20,8 @@ from penstock.graph import Edge, Pipeline, SinkBinding, Source, Stage, StageNode
 from penstock.operators.base import OperatorSpec
 from penstock.operators.passing import Pass
 from penstock.protocol.eventtime import SourceTime
-from penstock.sinks.base import Sink
+from penstock.sinks.base import Routing, Sink
+from penstock.sinks.listeners import CommitListener
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,80}")
 _HIDDEN = "__penstock"
@@ -70,6 +71,7 @@ class SinkNode:
     name: str | None
     sink: Sink
     input: Node
+    listeners: tuple[CommitListener, ...] = ()
 
 
 Node: TypeAlias = "SourceNode | OperatorNode | SideNode"
@@ -88,15 +90,15 @@ def schema_of(node: Node) -> pa.Schema:
 def event_time_of(node: Node) -> str | None:
     """The column with a stream's event time: the source's, as long as operators hand on a column of that name and type.
 
-    An operator that makes event times of its own says so by a property `event_time`.
+    An operator that makes event times of its own, or none, says so by an attribute `event_time_column`.
     """
     match node:
         case SourceNode():
             return node.event_time
         case OperatorNode():
-            own = getattr(node.spec, "event_time_column", None)
-            if own is not None:
-                return str(own)
+            if hasattr(node.spec, "event_time_column"):
+                own: str | None = node.spec.event_time_column
+                return own
             return _inherited(schema_of(node), [part.node for part in node.inputs if not part.broadcast])
         case SideNode():
             return _inherited(schema_of(node), [part.node for part in node.operator.inputs if not part.broadcast])
@@ -108,6 +110,19 @@ def _inherited(schema: pa.Schema, inputs: Sequence[Node]) -> str | None:
     if name is None or name not in schema.names:
         return None
     return name if all(schema_of(node).field(name).type == schema.field(name).type for node in inputs) else None
+
+
+def event_time_is_end(node: Node) -> bool:
+    """Whether the event time is the end of a window, which is the first moment after it."""
+    match node:
+        case SourceNode():
+            return False
+        case OperatorNode():
+            if getattr(node.spec, "event_time_column", None) is not None:
+                return bool(getattr(node.spec, "event_time_is_end", False))
+            return any(event_time_is_end(part.node) for part in node.inputs if not part.broadcast)
+        case SideNode():
+            return any(event_time_is_end(part.node) for part in node.operator.inputs if not part.broadcast)
 
 
 def is_timed(node: Node) -> bool:
@@ -204,6 +219,7 @@ class _Compiler:
         self._sources: dict[SourceNode, Source] = {}
         self._drafts: list[_StageDraft] = []
         self._place: dict[OperatorNode, tuple[_StageDraft, int]] = {}
+        self._listeners: dict[str, tuple[CommitListener, ...]] = {}
 
     def compile(self) -> Pipeline:
         for node in _in_order(self._outputs):
@@ -216,7 +232,8 @@ class _Compiler:
         for output in self._outputs:
             self._add_sink(output)
         dealt = self._dealt_edges()
-        return Pipeline(tuple(self._sources.values()), tuple(draft.freeze(dealt) for draft in self._drafts))
+        stages = tuple(draft.freeze(dealt) for draft in self._drafts)
+        return Pipeline(tuple(self._sources.values()), stages, self._listeners)
 
     def _dealt_edges(self) -> frozenset[str]:
         """Unkeyed edges behind which nobody needs the order of records: no key, no broadcast, down to the sinks."""
@@ -275,7 +292,7 @@ class _Compiler:
         self._add_operator(node)
         return node
 
-    def _connect(self, part: Input, draft: _StageDraft) -> None:
+    def _connect(self, part: Input, draft: _StageDraft, routing: Routing | None = None) -> None:
         upstream, keys = part.node, part.keys
         schema = schema_of(upstream)
         if isinstance(upstream, SourceNode):
@@ -298,6 +315,7 @@ class _Compiler:
             False,
             part.broadcast,
             is_timed(upstream),
+            routing=routing,
         )
         draft.inputs.append(edge)
         self._send(upstream, ToEdge(edge))
@@ -314,8 +332,25 @@ class _Compiler:
         if isinstance(upstream, SourceNode):
             upstream = self._passed(upstream)
         name = self._unique(output.name or "sink", given=output.name is not None)
+        routing = output.sink.routing(schema_of(upstream))
+        if routing is not None:
+            upstream = self._exchanged(upstream, f"write-{name}"[:80], routing)
         draft = self._send(upstream, ToSink(name))
         draft.sinks.append(SinkBinding(name, output.sink, schema_of(upstream)))
+        self._listeners[name] = output.listeners
+        _refuse_doubled_listeners(name, (*output.sink.listeners(), *output.listeners))
+
+    def _exchanged(self, upstream: OperatorNode | SideNode, name: str, routing: Routing) -> OperatorNode:
+        """A stage that only writes, and gets its rows by the sink's rules."""
+        part = Input(upstream, routing.keys)
+        node = OperatorNode(Pass(self._unique(name, given=False), schema_of(upstream)), True, (part,))
+        draft = _StageDraft(node.spec.name)
+        self._drafts.append(draft)
+        self._connect(part, draft, routing)
+        self._place[node] = (draft, 0)
+        draft.specs.append(node.spec)
+        draft.targets.append({})
+        return node
 
     def _renamed(self, node: OperatorNode) -> OperatorSpec:
         name = self._unique(node.spec.name, given=node.named)
@@ -340,6 +375,17 @@ class _Compiler:
             name = f"{base}-{count}"
         self._names.add(name)
         return name
+
+
+def _refuse_doubled_listeners(sink: str, listeners: tuple[CommitListener, ...]) -> None:
+    names = [listener.name for listener in listeners]
+    doubled = sorted({name for name in names if names.count(name) > 1})
+    if doubled:
+        raise PipelineError(
+            f"sink {sink} has several commit listeners named {', '.join(map(repr, doubled))}",
+            cause="a listener's name is the key of its state in the checkpoint",
+            next_step="give each listener a name of its own",
+        )
 
 
 def _in_order(outputs: Iterable[SinkNode]) -> list[Node]:

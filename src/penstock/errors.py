@@ -169,6 +169,12 @@ class CommitFailed(PenstockError):
     code, title = "PEN-043", "Commit failed"
 
 
+class ListenerFailed(PenstockError):
+    """A commit listener raised an exception again and again; the commit itself is in the table."""
+
+    code, title = "PEN-044", "A commit listener failed"
+
+
 def catalogue() -> dict[str, type[PenstockError]]:
     """Every error class by its code."""
     found: dict[str, type[PenstockError]] = {}

@@ -7,6 +7,7 @@ behind it can still be interrupted by the barrier. Everything here is frozen and
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -15,7 +16,8 @@ import pyarrow as pa
 from penstock.operators.base import OperatorSpec, StateSchema
 from penstock.protocol.eventtime import SourceTime
 from penstock.protocol.manifest import EdgeShape, OperatorShape, PipelineShape
-from penstock.sinks.base import Sink
+from penstock.sinks.base import Routing, Sink
+from penstock.sinks.listeners import CommitListener
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,8 @@ class Edge:
     """Of an edge from a source: the column that its watermark is made of."""
     dealt: bool = False
     """Nobody behind needs an order, so rows that wait may be dealt out evenly."""
+    routing: Routing | None = None
+    """Which rows meet, where the sink behind says so; `keys` then only describe it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +152,8 @@ class Pipeline:
 
     sources: tuple[Source, ...]
     stages: tuple[Stage, ...]
+    added_listeners: Mapping[str, tuple[CommitListener, ...]] = field(default_factory=dict)
+    """Users' commit listeners by sink; they stay in the driver, so they are no part of a stage."""
 
     def edges(self) -> Iterator[Edge]:
         for stage in self.stages:
@@ -156,6 +162,24 @@ class Pipeline:
     def sinks(self) -> Iterator[SinkBinding]:
         for stage in self.stages:
             yield from stage.sinks
+
+    def listeners(self, sink: str) -> tuple[CommitListener, ...]:
+        """Who is told of a sink's commits: the sink's own listeners, then the user's."""
+        (binding,) = (binding for binding in self.sinks() if binding.name == sink)
+        return (*binding.sink.listeners(), *self.added_listeners.get(sink, ()))
+
+    def with_sinks(self, sinks: Mapping[str, Sink]) -> Pipeline:
+        """The same pipeline with other values for its sinks."""
+        return dataclasses.replace(
+            self,
+            stages=tuple(
+                dataclasses.replace(
+                    stage,
+                    sinks=tuple(dataclasses.replace(binding, sink=sinks[binding.name]) for binding in stage.sinks),
+                )
+                for stage in self.stages
+            ),
+        )
 
     def stage_of(self) -> Mapping[str, str]:
         """Stage name by operator name."""

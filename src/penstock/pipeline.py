@@ -5,112 +5,51 @@ Nothing runs until `start`. Streams are immutable; each method returns a new one
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.types as pt
 
+from penstock.combine import Duration, connected, joined, micros, require_event_time
 from penstock.compiler import (
     Input,
     Node,
     OperatorNode,
     SideNode,
     SinkNode,
-    SourceNode,
     check_columns,
     check_keys,
     compile_pipeline,
+    event_time_is_end,
     event_time_of,
+    is_timed,
     schema_of,
 )
-from penstock.config import Config, parse_duration
+from penstock.config import Config
 from penstock.errors import PipelineError
 from penstock.operators.aggregate import RunningAggregate
-from penstock.operators.aggregates import Aggregate
+from penstock.operators.aggregate_base import Aggregate
 from penstock.operators.base import OperatorSpec
-from penstock.operators.connect import Connect, ConnectInput, ConnectProcess
+from penstock.operators.batch_process import BatchProcess, SliceProcess
+from penstock.operators.connect import ConnectProcess
+from penstock.operators.deduplicate import Deduplicate
+from penstock.operators.join import How
 from penstock.operators.passing import Pass
 from penstock.operators.process import KeyedProcess, Process
 from penstock.operators.stateless import Filter, FlatMap, MapBatches
-from penstock.protocol.eventtime import SourceTime
+from penstock.operators.top_n import RunningTop, WindowTop, top_rows
+from penstock.operators.window_aggregate import Emit, WindowAggregate
+from penstock.operators.windows import RegularWindow, SessionWindow, Window
 from penstock.sinks.base import Sink
-
-Duration: TypeAlias = "str | float | timedelta"
+from penstock.sinks.listeners import CommitListener
 
 if TYPE_CHECKING:
     import os
-    from datetime import timedelta
-
-    from pyspark.sql import DataFrame
 
     from penstock.engine.history import Listener
     from penstock.engine.query import Query
     from penstock.spark.schemas import SchemaLike
-
-
-def read(
-    frame: DataFrame,
-    *,
-    name: str = "source",
-    event_time: str | None = None,
-    watermark: Duration | None = None,
-    idle: Duration | None = None,
-) -> Stream:
-    """A stream of the rows of a streaming DataFrame. Whatever came before must be deterministic.
-
-    `event_time` names a timestamp column. The watermark follows the largest event time seen, `watermark` behind it (0 s
-    unless given); rows older than it are late. A source without rows for `idle` stops to hold other sources back.
-
-    Raises: `PipelineError`, `ConfigError`.
-    """
-    from penstock.spark.schemas import frame_schema
-
-    if not frame.isStreaming:
-        raise PipelineError(
-            f"{name} is not a streaming DataFrame",
-            cause="it was read with spark.read",
-            next_step="read it with spark.readStream (trigger='available_now' ends when everything was read)",
-        )
-    schema = frame_schema(frame)
-    check_columns(schema, f"source {name}")
-    return Stream(source_node(name, schema, frame, event_time=event_time, watermark=watermark, idle=idle))
-
-
-def source_node(
-    name: str,
-    schema: pa.Schema,
-    frame: object,
-    *,
-    event_time: str | None = None,
-    watermark: Duration | None = None,
-    idle: Duration | None = None,
-) -> SourceNode:
-    """Raises: `PipelineError`, `ConfigError`."""
-    if event_time is None:
-        if watermark is not None or idle is not None:
-            raise PipelineError(
-                f"source {name} has a watermark or idle time, but no event time",
-                cause="both are about a column of event times",
-                next_step='add event_time="…"',
-            )
-        return SourceNode(name, schema, frame)
-    if event_time not in schema.names or not pt.is_timestamp(schema.field(event_time).type):
-        found = f"is {schema.field(event_time).type}" if event_time in schema.names else "does not exist"
-        raise PipelineError(
-            f"event time column {event_time!r} of source {name} {found}; columns are {', '.join(schema.names)}",
-            cause="event time is a timestamp column of the source",
-            next_step="name a timestamp column, or cast one with selectExpr before Penstock",
-            column=event_time,
-        )
-    delay_us = _micros(0 if watermark is None else watermark, "watermark")
-    idle_us = None if idle is None else _micros(idle, "idle")
-    return SourceNode(name, schema, frame, event_time, SourceTime(delay_us, idle_us))
-
-
-def _micros(duration: Duration, option: str) -> int:
-    return round(parse_duration(duration, option) * 1e6)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +117,8 @@ class Stream:
 
         Raises: `PipelineError`.
         """
-        return _connected((self, *others), process, name, ())
+        inputs = (Input(self.node), *(other.input() for other in others))
+        return Stream(connected(inputs, process, name))
 
     def key_by(self, *columns: str) -> KeyedStream:
         """Groups records by key: records of one key are processed in order, by one subtask, with the key's state.
@@ -187,9 +127,9 @@ class Stream:
         """
         return KeyedStream(self.node, check_keys(self.schema, columns))
 
-    def write(self, sink: Sink, *, name: str | None = None) -> Output:
-        """Ends the stream in a sink."""
-        return Output(SinkNode(name, sink, self.node))
+    def write(self, sink: Sink, *, name: str | None = None, listeners: Sequence[CommitListener] = ()) -> Output:
+        """Ends the stream in a sink; `listeners` learn of its commits."""
+        return Output(SinkNode(name, sink, self.node, tuple(listeners)))
 
     def _then(self, spec: OperatorSpec, name: str | None) -> Stream:
         check_columns(spec.output_schema, f"operator {spec.name}")
@@ -202,6 +142,9 @@ class BroadcastStream:
 
     node: Node
 
+    def input(self) -> Input:
+        return Input(self.node, broadcast=True)
+
 
 @dataclass(frozen=True, slots=True)
 class KeyedStream:
@@ -210,23 +153,130 @@ class KeyedStream:
     node: Node
     keys: tuple[str, ...]
 
-    def aggregate(self, *, name: str | None = None, **aggregates: Aggregate) -> Stream:
+    def input(self) -> Input:
+        return Input(self.node, self.keys)
+
+    def aggregate(
+        self, columns: Mapping[str, Aggregate] | None = None, /, *, name: str | None = None, **aggregates: Aggregate
+    ) -> Stream:
         """Running aggregates per key: one updated row per key that was touched, per epoch.
+
+        Output columns are keywords, or a mapping, which may also have a column called ``name``.
 
         Raises: `PipelineError`.
         """
-        spec = RunningAggregate(name or "aggregate", schema_of(self.node), self.keys, aggregates)
-        return self._then(spec, name)
+        every = {**(columns or {}), **aggregates}
+        return self.then(RunningAggregate(name or "aggregate", schema_of(self.node), self.keys, every), name)
 
-    def process(self, process: KeyedProcess | type[KeyedProcess], *, name: str | None = None) -> Stream:
-        """User code per key, with state.
+    def window(
+        self, window: Window, *, on: str | None = None, allowed_lateness: Duration = 0, emit: Emit = "on_close"
+    ) -> WindowedStream:
+        """Cuts the rows of each key into windows of event time: `pen.tumbling`, `pen.sliding` or `pen.session_window`.
+
+        A window closes when the watermark reaches its end; ``emit="on_close"`` then emits one row per key and window.
+        Rows that come within `allowed_lateness` after that make another, updated row, in each epoch that has any.
+        ``emit="on_update"`` emits a row per epoch for each key and window that got rows, and none at the end. `on`
+        names the column with the event time where it is no more the source's.
+
+        Raises: `PipelineError`, `ConfigError`.
+        """
+        column = on or event_time_of(self.node)
+        if not isinstance(window, RegularWindow | SessionWindow):
+            raise PipelineError(
+                f"window({window!r:.100})",
+                cause="a window is made by one of three functions",
+                next_step='write for example window(pen.tumbling("1 min"))',
+            )
+        if column is None or not is_timed(self.node):
+            raise PipelineError(
+                "a window over a stream without event time",
+                cause="no source has an event time, or the column was dropped or renamed on the way",
+                next_step='name it where the source is read, pen.read(…, event_time="ts"), or here: window(…, on="ts")',
+            )
+        shift = 1 if column == event_time_of(self.node) and event_time_is_end(self.node) else 0
+        return WindowedStream(self, window, column, micros(allowed_lateness, "allowed_lateness"), emit, shift)
+
+    def top_n(
+        self, n: int, *, by: str, ascending: bool = False, window: Window | None = None, name: str | None = None
+    ) -> Stream:
+        """The `n` rows of each key with the largest, or smallest, value of `by`, with their ``rank``, from 1 on.
+
+        Each epoch emits the ranks that changed; a table keyed by key and rank holds the current list. With a `window`
+        each window's list is emitted when it closes, with ``window_start`` and ``window_end``.
+
+        Rows whose value is null do not take part. Of equal values the first to come is better.
+
+        Raises: `PipelineError`.
+        """
+        if window is not None:
+            return self.window(window).top_n(n, by=by, ascending=ascending, name=name)
+        spec = RunningTop(name or "top_n", schema_of(self.node), self.keys, by, n, ascending)
+        return self.then(spec, name)
+
+    def process(
+        self, process: KeyedProcess | BatchProcess | type[KeyedProcess | BatchProcess], *, name: str | None = None
+    ) -> Stream:
+        """User code per key, or over whole slices, with state.
 
         Raises: `PipelineError`.
         """
         from penstock.spark.schemas import arrow_type
 
-        spec = Process.declare(name or "process", schema_of(self.node), self.keys, process, resolve=arrow_type)
-        return self._then(spec, name)
+        kind: Any = SliceProcess if _is_batch(process) else Process
+        return self.then(
+            kind.declare(name or "process", schema_of(self.node), self.keys, process, resolve=arrow_type), name
+        )
+
+    def deduplicate(
+        self, *, within: Duration | None = None, columns: Sequence[str] = (), name: str | None = None
+    ) -> Stream:
+        """The first row of each key, as soon as it is there; later ones are dropped.
+
+        With `within` a row is a duplicate only up to that span of event time after the one that was kept; late rows go
+        to the side output ``late``, and keys are forgotten as the watermark passes. With `columns` a key may have
+        several records, told apart by these.
+
+        Raises: `PipelineError`, `ConfigError`.
+        """
+        within_us = None if within is None else micros(within, "within")
+        label, schema = name or "deduplicate", schema_of(self.node)
+        event_time = None if within is None else require_event_time(self.node, f"{label}: within")
+        told_apart = check_keys(schema, (*self.keys, *(column for column in columns if column not in self.keys)))
+        return self.then(Deduplicate(label, schema, self.keys, told_apart, event_time, within_us), name)
+
+    def join(
+        self,
+        other: KeyedStream,
+        *,
+        within: Duration | tuple[Duration, Duration],
+        how: How = "inner",
+        suffixes: tuple[str, str] = ("", "_right"),
+        event_time: str | None = None,
+        name: str | None = None,
+    ) -> Stream:
+        """Pairs of rows of both streams with equal keys whose event times are close.
+
+        `within` is how much later the other row may be, from and to, such as ``("-5 min", "1 h")``; one duration stands
+        for both directions. An outer join emits a row without a match once the watermark says that none will come, with
+        nulls for the other side. Late rows go to the side outputs ``late_left`` and ``late_right``.
+
+        A key that both sides call the same is one column; of other names that both have, each side's gets its suffix.
+        `event_time` names a column to add: the later of both event times, or the last at which a row could have
+        matched. Only with it has the result event time.
+
+        Raises: `PipelineError`, `ConfigError`.
+        """
+        return Stream(
+            joined(
+                self.input(),
+                other.input(),
+                within=within,
+                how=how,
+                suffixes=suffixes,
+                event_time=event_time,
+                name=name,
+            )
+        )
 
     def connect(
         self,
@@ -241,11 +291,59 @@ class KeyedStream:
 
         Raises: `PipelineError`.
         """
-        return _connected((self, *others), process, name, hold_back)
+        inputs = (self.input(), *(other.input() for other in others))
+        return Stream(connected(inputs, process, name, hold_back))
 
-    def _then(self, spec: OperatorSpec, name: str | None) -> Stream:
+    def then(self, spec: OperatorSpec, name: str | None) -> Stream:
+        """The stream that an operator on this one makes; `name` is the one the user gave."""
         check_columns(spec.output_schema, f"operator {spec.name}")
         return Stream(OperatorNode(spec, name is not None, (Input(self.node, self.keys),)))
+
+
+@dataclass(frozen=True, slots=True)
+class WindowedStream:
+    """Records with a key, cut into windows."""
+
+    stream: KeyedStream
+    kind: Window
+    column: str
+    allowed_lateness: int
+    emit: Emit
+    time_shift: int
+
+    def aggregate(
+        self, columns: Mapping[str, Aggregate] | None = None, /, *, name: str | None = None, **aggregates: Aggregate
+    ) -> Stream:
+        """Aggregates per key and window: the key's columns, ``window_start``, ``window_end``, and the aggregates.
+
+        Late rows, and rows without an event time, are in ``.side("late")``. The event time of results is their
+        ``window_end``; a window over them counts them to the moment before, so to a window that ends with theirs.
+
+        Raises: `PipelineError`.
+        """
+        return self.stream.then(self._spec(name or "window", {**(columns or {}), **aggregates}), name)
+
+    def top_n(self, n: int, *, by: str, ascending: bool = False, name: str | None = None) -> Stream:
+        """The `n` rows of each key and window with the largest, or smallest, value of `by`; see `KeyedStream.top_n`.
+
+        Raises: `PipelineError`.
+        """
+        title = name or "top_n"
+        top = top_rows(title, schema_of(self.stream.node), self.stream.keys, by, n, ascending=ascending)
+        return self.stream.then(WindowTop(title, self._spec(title, {"rows": top}), top), name)
+
+    def _spec(self, name: str, aggregates: Mapping[str, Aggregate]) -> WindowAggregate:
+        return WindowAggregate(
+            name,
+            schema_of(self.stream.node),
+            self.stream.keys,
+            self.column,
+            self.kind,
+            aggregates,
+            self.allowed_lateness,
+            self.emit,
+            self.time_shift,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,21 +378,8 @@ def start(
     return launch(compile_pipeline([output.node for output in outputs]), config, listeners)
 
 
-def _connected(
-    streams: Sequence[Stream | KeyedStream | BroadcastStream],
-    process: ConnectProcess | type[ConnectProcess],
-    name: str | None,
-    hold_back: Sequence[str],
-) -> Stream:
-    from penstock.spark.schemas import arrow_type
-
-    inputs = tuple(
-        Input(stream.node, getattr(stream, "keys", ()), isinstance(stream, BroadcastStream)) for stream in streams
-    )
-    parts = tuple(ConnectInput(schema_of(part.node), part.keys, part.broadcast) for part in inputs)
-    spec = Connect.declare(name or "connect", parts, process, hold_back=hold_back, resolve=arrow_type)
-    check_columns(spec.output_schema, f"operator {spec.name}")
-    return Stream(OperatorNode(spec, name is not None, inputs))
+def _is_batch(process: object) -> bool:
+    return issubclass(process if isinstance(process, type) else type(process), BatchProcess)
 
 
 def _side_node(node: Node, output: str) -> SideNode:
@@ -315,4 +400,4 @@ def _schema(schema: SchemaLike) -> pa.Schema:
     return arrow_schema(schema)
 
 
-__all__ = ["BroadcastStream", "KeyedStream", "Output", "Stream", "read", "start"]
+__all__ = ["BroadcastStream", "KeyedStream", "Output", "Stream", "WindowedStream", "start"]

@@ -19,7 +19,7 @@ import pyarrow as pa
 from penstock.channel.barrier import Barrier, Slicer
 from penstock.channel.gate import Channel, Gate, as_records
 from penstock.channel.hashing import hash_columns
-from penstock.channel.lanes import Dealer, DealingWriter
+from penstock.channel.lanes import Dealer, DealingWriter, spread_lanes
 from penstock.channel.live import LiveInputs, LiveRows, RowsWriter
 from penstock.channel.reader import PrefetchingReader
 from penstock.channel.segment import HASH_COLUMN, ExchangeWriter, SegmentWriter, edge_schema
@@ -38,6 +38,7 @@ from penstock.operators.base import (
     Time,
     TimedOperator,
 )
+from penstock.protocol.attempts import attempt_path
 from penstock.protocol.garbage import file_path
 from penstock.protocol.ids import CheckpointId, Generation
 from penstock.protocol.keygroups import KeyGroupRange
@@ -196,12 +197,20 @@ class _Attempt:
 
     def _open_writer(self, binding: SinkBinding) -> Writer:
         """Opened before the first step, so that a slow start of a sink does not look like slow rows."""
+        announced = attempt_path(
+            binding.name,
+            checkpoint=self._plan.checkpoint,
+            generation=self._plan.generation,
+            subtask=self._mine.subtask,
+            attempt=self._attempt,
+        )
         context = WriterContext(
             checkpoint=CheckpointId(self._plan.checkpoint),
             generation=Generation(self._plan.generation),
             subtask=self._mine.subtask,
             parallelism=self._plan.parallelism,
             attempt=self._attempt,
+            announce=lambda file: self._store.append(announced, file.encode()),
         )
         writer = binding.sink.open_writer(context, binding.schema)
         self._undo.callback(writer.abort)
@@ -236,9 +245,13 @@ class _Attempt:
         The first slice is taken however late it is: every epoch makes progress.
         """
         stopped = not self._advance(barrier)
-        while not stopped or self.gate.obliged():
+        while True:
+            # Time comes first: rows never meet an operator that still has to do what their watermark made due.
+            self.gate.look_ahead()
+            stopped = stopped or self._follow_time(barrier)
+            if stopped and not self.gate.obliged():
+                break
             taken = self.gate.take(lambda port: self._slicers[port].rows(barrier.left_s))
-            stopped = self._follow_time(barrier) or stopped
             if taken is None:
                 break
             records = as_records(taken, self._time)
@@ -291,7 +304,10 @@ class _Attempt:
 
     def _with_hash(self, edge: Edge, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Rows of an unkeyed edge keep their producer's lane, or are dealt out."""
-        if edge.keys:
+        if edge.routing is not None:
+            # Consecutive lanes go to key groups far apart, so that few lanes keep all subtasks busy.
+            hashes = spread_lanes(self._plan.max_parallelism)[edge.routing.lanes(batch) % self._plan.max_parallelism]
+        elif edge.keys:
             hashes = hash_columns([batch.column(key) for key in edge.keys])
         elif edge.dealt:
             hashes = self._dealers[edge.name].deal(batch.num_rows)

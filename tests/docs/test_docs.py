@@ -71,7 +71,8 @@ def test_the_program_of_the_readme_counts_every_row_once(
     accepted = names["query"].manifest().edges["clicks-to-totals"].accepted
     assert accepted > 0
     assert names["query"].manifest().rows_in_flight == 0
-    assert sum(names["newest"]["n_max"].to_pylist()) == accepted
+    assert sum(names["rows"]["n"].to_pylist()) == accepted
+    assert names["rows"].num_rows == 100
 
 
 @pytest.mark.spark

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
+from pypaimon import CatalogFactory, Schema
 
 from penstock.protocol.ids import CheckpointId, Generation
 from penstock.sinks.base import CommitPermit, CommitReceipt, Committable, WriterContext
@@ -15,6 +17,14 @@ from penstock.sinks.paimon_commit import PaimonCommitter
 from penstock.sinks.paimon_read import listed_files, read_table
 
 SCHEMA = pa.schema([("id", pa.int64()), ("word", pa.string())])
+
+
+def make_table(warehouse: Path, schema: pa.Schema, **kwargs: Any) -> Paimon:
+    """A table that somebody else made."""
+    catalog = CatalogFactory.create({"warehouse": str(warehouse)})
+    catalog.create_database("db", True)
+    catalog.create_table("db.t", Schema.from_pyarrow_schema(schema, **kwargs), False)
+    return Paimon(str(warehouse), "db.t")
 
 
 def context(checkpoint: int, subtask: int = 0) -> WriterContext:
@@ -62,9 +72,19 @@ def commit(
     checkpoint: int,
     committables: Sequence[Committable],
     still_leader: Callable[[], bool] = lambda: True,
+    *,
+    watermark: int | None = None,
     **properties: str,
 ) -> CommitReceipt:
-    return committer.commit(permit(checkpoint), committables, properties=properties, still_leader=still_leader)
+    return committer.commit(
+        permit(checkpoint), committables, watermark=watermark, properties=properties, still_leader=still_leader
+    )
+
+
+def newest(committer: PaimonCommitter, oldest_snapshot: int | None = None) -> CommitReceipt | None:
+    """The newest commit of the committer's user."""
+    receipts = committer.commits(oldest_snapshot, 1)
+    return receipts[-1] if receipts else None
 
 
 def every_file(sink: Paimon) -> set[Path]:

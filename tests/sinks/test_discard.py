@@ -22,6 +22,6 @@ def test_a_discarding_writer_hands_over_nothing() -> None:
 def test_a_discarding_committer_answers_without_a_snapshot() -> None:
     committer: Committer = Discard().open_committer("me")
     permit = CommitPermit(Generation(1), CheckpointId(7))
-    receipt = committer.commit(permit, [], properties={}, still_leader=lambda: True)
+    receipt = committer.commit(permit, [], watermark=None, properties={}, still_leader=lambda: True)
     assert (receipt.checkpoint, receipt.snapshot) == (7, None)
-    assert committer.committed_up_to() is None
+    assert committer.commits(None, 1) == ()

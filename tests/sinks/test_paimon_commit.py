@@ -24,6 +24,7 @@ from tests.sinks.tables import (
     every_file,
     ids_in,
     ids_of,
+    newest,
     rows,
     write,
 )
@@ -84,7 +85,7 @@ def test_a_committable_is_small_whatever_its_rows_hold(sink: Paimon) -> None:
 def test_nothing_to_commit_makes_no_snapshot(sink: Paimon) -> None:
     receipt = commit(sink.open_committer("me"), 1, [])
     assert (receipt.checkpoint, receipt.snapshot) == (1, None)
-    assert sink.open_committer("me").committed_up_to() is None
+    assert newest(sink.open_committer("me")) is None
 
 
 def test_a_writer_without_rows_hands_over_nothing(sink: Paimon) -> None:
@@ -99,10 +100,10 @@ def test_the_table_tells_the_newest_commit_of_its_user_among_others(sink: Paimon
     commit(ours, 4, epoch(sink, 4))
     for checkpoint in (8, 9):
         commit(others, checkpoint, epoch(sink, checkpoint))
-    receipt = sink.open_committer("me").committed_up_to()
+    receipt = newest(sink.open_committer("me"))
     assert receipt is not None
     assert (receipt.checkpoint, receipt.snapshot, receipt.rows, receipt.files) == (4, 1, 2, 2)
-    assert sink.open_committer("nobody").committed_up_to() is None
+    assert newest(sink.open_committer("nobody")) is None
 
 
 def test_properties_can_be_read_back_from_the_snapshot(sink: Paimon) -> None:
@@ -174,7 +175,7 @@ def test_a_failed_commit_can_be_tried_again(sink: Paimon, monkeypatch: pytest.Mo
         patch.setattr(TableFiles, "commit", full)
         with pytest.raises(StorageFailed, match="No space left"):
             commit(committer, 1, committables)
-    assert committer.committed_up_to() is None
+    assert newest(committer) is None
     commit(committer, 1, committables)
     assert ids_in(sink) == ids_of([1])
 

@@ -7,12 +7,15 @@ import logging
 import pickle
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from pypaimon import Schema
 
 from penstock.sinks import paimon_private as private
 from penstock.sinks.paimon import Paimon
 from penstock.sinks.paimon_open import open_table
+from penstock.sinks.paimon_sequence import ROW_BITS
 from tests.sinks.tables import SCHEMA, commit, epoch, rows, write
 
 
@@ -96,11 +99,34 @@ def test_a_data_file_is_where_the_path_factory_says(sink: Paimon) -> None:
     assert path == f"{sink.warehouse}/shop.db/words/bucket-0/{name}"
 
 
-def test_a_table_tells_its_arrow_columns_and_its_bucket_mode(sink: Paimon) -> None:
+def test_a_table_tells_its_arrow_columns_and_its_bucket_key(sink: Paimon) -> None:
     table = open_table(sink.warehouse, sink.table)
     assert private.columns_of(table).equals(SCHEMA)
     assert private.is_file_store(table)
-    assert private.ignores_buckets(table)
+    assert private.bucket_key(table) == ()
+    assert private.why_not_merged(table) is None
+
+
+def test_a_table_can_be_looked_at_before_it_is_made() -> None:
+    schema = Schema.from_pyarrow_schema(SCHEMA, primary_keys=["id"], options={"bucket": "3"})
+    drafted = private.draft("db.t", schema)
+    assert private.is_file_store(drafted)
+    assert private.bucket_key(drafted) == ("id",)
+    assert private.why_not_merged(drafted) is None
+
+
+def test_a_merge_engine_that_pypaimon_lacks_is_told_before_anything_is_written() -> None:
+    options = {"bucket": "1", "merge-engine": "aggregation", "fields.word.aggregate-function": "rbm64"}
+    schema = Schema.from_pyarrow_schema(SCHEMA, primary_keys=["id"], options=options)
+    assert "rbm64" in (private.why_not_merged(private.draft("db.t", schema)) or "")
+
+
+def test_the_highest_sequence_number_is_found_in_the_manifests(tmp_path: Path) -> None:
+    sink = Paimon(str(tmp_path), "db.t", primary_key=["id"], buckets=1)
+    sink.check(SCHEMA)
+    assert private.highest_sequence(open_table(sink.warehouse, sink.table)) == 0
+    commit(sink.open_committer("me"), 5, write(sink, 5, rows([1, 2, 1])))
+    assert private.highest_sequence(open_table(sink.warehouse, sink.table)) == (5 << ROW_BITS) + 2
 
 
 def test_options_can_be_set_for_one_process(sink: Paimon) -> None:

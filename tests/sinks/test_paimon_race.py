@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from penstock.errors import PenstockError, TablePositionMismatch
+from penstock.errors import Fenced, PenstockError, TablePositionMismatch
+from penstock.protocol.ids import Generation
 from penstock.sinks import paimon_local
 from penstock.sinks.base import Committable
 from penstock.sinks.paimon import Paimon
 from penstock.sinks.paimon_open import open_table
-from tests.sinks.tables import assert_no_file_is_listed_twice, commit, epoch, ids_in, ids_of
+from tests.sinks.tables import assert_no_file_is_listed_twice, commit, epoch, every_file, ids_in, ids_of, newest
 
 CHECKPOINTS = range(1, 61)
 
@@ -92,23 +93,55 @@ def test_a_zombie_that_wakes_up_after_its_successor_committed_doubles_nothing(si
     """The zombie has asked, was told 'not committed', and is paused right before it publishes."""
     committables = epoch(sink, 1)
     zombie, successor = sink.open_committer("me"), sink.open_committer("me")
-    assert zombie.committed_up_to() is None
+    assert newest(zombie) is None
 
     def paused() -> bool:
         commit(successor, 1, committables)
         return True
 
     receipt = commit(zombie, 1, committables, still_leader=paused)
-    assert receipt == successor.committed_up_to()
+    assert receipt == newest(successor)
     assert ids_in(sink) == ids_of([1])
     assert_no_file_is_listed_twice(sink)
     assert len(snapshots(sink)) == 1
 
 
+def test_a_zombie_that_was_told_it_leads_commits_nothing_once_its_successor_has_closed_the_door(sink: Paimon) -> None:
+    """C9: paused between asking for leadership and publishing; the successor has committed nothing yet."""
+    committables = epoch(sink, 1)
+    zombie, successor = sink.open_committer("me"), sink.open_committer("me")
+    answers = iter([True, False])
+
+    def paused() -> bool:
+        answer = next(answers)
+        if answer:
+            successor.fence(Generation(2))
+        return answer
+
+    before = every_file(sink)
+    with pytest.raises(Fenced):
+        commit(zombie, 1, committables, still_leader=paused)
+    assert newest(successor) is None
+    assert every_file(sink) == before, "nothing is left behind"
+    commit(successor, 1, committables)
+    assert ids_in(sink) == ids_of([1])
+
+
+def test_closing_the_door_leaves_other_committers_alone(sink: Paimon) -> None:
+    committables = epoch(sink, 1)
+    stranger = sink.open_committer("stranger")
+
+    def paused() -> bool:
+        sink.open_committer("me").fence(Generation(2))
+        return True
+
+    assert commit(stranger, 1, committables, still_leader=paused).snapshot == 1
+
+
 def test_a_zombie_far_behind_its_successor_doubles_nothing(sink: Paimon) -> None:
     epochs = {checkpoint: epoch(sink, checkpoint) for checkpoint in (1, 2, 3)}
     zombie = sink.open_committer("me")
-    zombie.committed_up_to()
+    newest(zombie)
 
     def paused() -> bool:
         commit_all(sink, "me", epochs)
@@ -122,7 +155,7 @@ def test_a_commit_of_two_checkpoints_stops_when_a_zombie_committed_the_first_mea
     """C3: what to commit was chosen before the zombie's commit; part of it is in the table now."""
     first, second = epoch(sink, 1), epoch(sink, 2)
     leader, zombie = sink.open_committer("me"), sink.open_committer("me")
-    leader.committed_up_to()
+    newest(leader)
     commit(zombie, 1, first)
     with pytest.raises(TablePositionMismatch, match="checkpoint 1 appeared"):
         commit(leader, 2, [*first, *second])
@@ -134,7 +167,7 @@ def test_a_commit_of_two_checkpoints_stops_when_a_zombie_committed_the_first_mea
 def test_a_commit_of_two_checkpoints_stops_when_a_zombie_commits_the_first_just_before_it(sink: Paimon) -> None:
     first, second = epoch(sink, 1), epoch(sink, 2)
     leader, zombie = sink.open_committer("me"), sink.open_committer("me")
-    leader.committed_up_to()
+    newest(leader)
 
     def paused() -> bool:
         commit(zombie, 1, first)
@@ -190,7 +223,7 @@ def test_a_killed_committer_leaves_a_table_that_the_next_one_completes(sink: Pai
     died = subprocess.run([sys.executable, "-c", script, sink.warehouse, *payloads], check=False)
     assert died.returncode == -9
     committer = sink.open_committer("me")
-    assert committer.committed_up_to() is None
+    assert newest(committer) is None
     commit(committer, 1, committables)
     assert ids_in(sink) == ids_of([1])
 
@@ -203,7 +236,7 @@ def test_a_table_that_was_rolled_back_is_noticed(sink: Paimon) -> None:
     with pytest.raises(TablePositionMismatch, match="lost commits"):
         commit(committer, 3, epoch(sink, 3))
     with pytest.raises(TablePositionMismatch, match="lost commits"):
-        sink.open_committer("me").committed_up_to(oldest_snapshot=2)
+        newest(sink.open_committer("me"), 2)
 
 
 def test_a_commit_that_another_engine_overwrote_is_noticed(sink: Paimon) -> None:
@@ -216,7 +249,7 @@ def test_a_commit_that_another_engine_overwrote_is_noticed(sink: Paimon) -> None
     with pytest.raises(TablePositionMismatch, match="overwritten"):
         commit(committer, 2, epoch(sink, 2))
     with pytest.raises(TablePositionMismatch, match="rival"):
-        sink.open_committer("me").committed_up_to(oldest_snapshot=1)
+        newest(sink.open_committer("me"), 1)
 
 
 def test_snapshots_that_expired_unseen_are_not_guessed_about(sink: Paimon) -> None:
@@ -225,8 +258,8 @@ def test_snapshots_that_expired_unseen_are_not_guessed_about(sink: Paimon) -> No
     for expired in (1, 2):
         Path(sink.warehouse, f"shop.db/words/snapshot/snapshot-{expired}").unlink()
     with pytest.raises(PenstockError, match="snapshot 2 is gone"):
-        sink.open_committer("me").committed_up_to(oldest_snapshot=1)
-    assert sink.open_committer("me").committed_up_to(oldest_snapshot=2) is None
+        newest(sink.open_committer("me"), 1)
+    assert newest(sink.open_committer("me"), 2) is None
 
 
 def test_a_snapshot_never_replaces_another_even_if_it_looked_free(

@@ -10,14 +10,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pypaimon import CatalogFactory, Schema
 
 from penstock.errors import ConfigError, StorageFailed, TableMismatch, TableRefused
 from penstock.sinks import paimon_local
 from penstock.sinks.paimon import Paimon
 from penstock.sinks.paimon_open import open_table
 from penstock.sinks.paimon_read import listed_files, read_table
-from tests.sinks.tables import SCHEMA, commit, context, every_file, write
+from tests.sinks.tables import SCHEMA, commit, context, every_file, make_table, write
 
 UTC = dt.UTC
 NOON = dt.datetime(2024, 2, 29, 12, 0, 0, 123456)  # noqa: DTZ001 - a timestamp without zone is what is tested
@@ -160,14 +159,6 @@ def test_partitions_must_be_some_of_the_columns(partition_by: list[str], tmp_pat
         Paimon(str(tmp_path), "db.t", partition_by=partition_by).check(SCHEMA)
 
 
-def make_table(warehouse: Path, schema: pa.Schema, **kwargs: Any) -> Paimon:
-    """A table that somebody else made."""
-    catalog = CatalogFactory.create({"warehouse": str(warehouse)})
-    catalog.create_database("db", True)
-    catalog.create_table("db.t", Schema.from_pyarrow_schema(schema, **kwargs), False)
-    return Paimon(str(warehouse), "db.t")
-
-
 def test_columns_may_stand_in_another_order(tmp_path: Path) -> None:
     sink = make_table(tmp_path, pa.schema([SCHEMA.field("word"), SCHEMA.field("id")]))
     sink.check(SCHEMA)
@@ -225,41 +216,6 @@ def test_names_that_paimon_uses_itself_are_refused(name: str, tmp_path: Path) ->
 def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
     with pytest.raises(TableMismatch, match="twice"):
         Paimon(str(tmp_path), "db.t").check(pa.schema([("id", pa.int64()), ("id", pa.int64())]))
-
-
-KEYED = {"primary_keys": ["id"]}
-SHAPES: dict[str, dict[str, Any]] = {
-    "primary key, dynamic bucket": KEYED,
-    "primary key, fixed bucket": KEYED | {"options": {"bucket": "2"}},
-    "primary key, postponed bucket": KEYED | {"options": {"bucket": "-2"}},
-    "fixed bucket": {"options": {"bucket": "2", "bucket-key": "id"}},
-    "orc": {"options": {"file.format": "orc"}},
-    "avro": {"options": {"file.format": "avro"}},
-    "data evolution": {"options": {"row-tracking.enabled": "true", "data-evolution.enabled": "true"}},
-    "files cut by rows": {"options": {"target-file-row-num": "10"}},
-    "external files": {"options": {"data-file.external-paths": "file:///elsewhere"}},
-}
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_an_existing_table_of_a_shape_that_is_not_exactly_once_is_refused(shape: str, tmp_path: Path) -> None:
-    """C10"""
-    strict = pa.schema([SCHEMA.field("id").with_nullable(False), SCHEMA.field("word")])
-    with pytest.raises(TableRefused) as refused:
-        make_table(tmp_path, strict, **SHAPES[shape]).check(strict)
-    assert refused.value.cause
-    assert refused.value.next_step
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_a_new_table_of_a_shape_that_is_not_exactly_once_is_not_made(shape: str, tmp_path: Path) -> None:
-    arguments = SHAPES[shape]
-    sink = Paimon(
-        str(tmp_path), "db.t", primary_key=arguments.get("primary_keys", ()), options=arguments.get("options")
-    )
-    with pytest.raises(TableRefused):
-        sink.check(SCHEMA)
-    assert every_file(sink) == set()
 
 
 def test_options_are_given_to_a_new_table(tmp_path: Path) -> None:

@@ -11,12 +11,14 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 import penstock as pen
 from penstock.observe.events import EpochPublished, Event
+from penstock.sinks.paimon_open import open_table
 from penstock.sinks.paimon_read import listed_files, read_table
 
 TABLE = "shop.rows"
@@ -71,7 +73,18 @@ def rows_in(tmp_path: Path, table: str = TABLE) -> list[dict[str, Any]]:
     """The table read back, after making sure that no file is listed twice."""
     files = listed_files(str(tmp_path / "lake"), table)
     assert len(files) == len(set(files))
-    return read_table(str(tmp_path / "lake"), table).to_pylist()
+    rows = read_table(str(tmp_path / "lake"), table).to_pylist()
+    if not open_table(str(tmp_path / "lake"), table).is_primary_key_table:
+        assert second_reader(tmp_path / "lake", files) == len(rows), "Polars finds other rows in the listed files"
+    return rows
+
+
+def second_reader(lake: Path, files: list[str]) -> int:
+    """How many rows Polars counts in the data files that a snapshot lists."""
+    paths = {path.name: path for path in lake.rglob("*.parquet")}
+    return sum(
+        pl.scan_parquet(paths[file], hive_partitioning=False).select(pl.len()).collect().item() for file in files
+    )
 
 
 def epochs(events: Iterable[Event]) -> list[EpochPublished]:

@@ -10,8 +10,11 @@ from pathlib import Path
 import pyarrow as pa
 
 import penstock as pen
+from penstock.engine.checkpoints import Checkpoints
 from penstock.engine.cluster import JobFailed
+from penstock.engine.savepoint import Savepoint, take_savepoint
 from penstock.observe.events import EpochPublished, Event
+from penstock.store import open_store
 from penstock.testing.inline import InlineCluster, InlineRun, stream_of
 from penstock.testing.tables import Memory, memory_table
 
@@ -84,7 +87,8 @@ def stop_when(query_box: list, condition, *, drain: bool = False):
     return listen
 
 
-def run_until(run: InlineRun, output: pen.Output, condition, **options):
+def run_until(run: InlineRun, output: pen.Output | tuple[pen.Output, ...], condition, **options):
+    outputs = output if isinstance(output, tuple) else (output,)
     box: list = []
     started = threading.Event()
     inner = stop_when(box, condition)
@@ -94,7 +98,7 @@ def run_until(run: InlineRun, output: pen.Output, condition, **options):
             started.wait()
         inner(event)
 
-    query = run.start(output, listeners=(listen,), **options)
+    query = run.start(*outputs, listeners=(listen,), **options)
     box.append(query)
     started.set()
     query._stopping = True
@@ -125,3 +129,23 @@ def finished(tmp_path: Path, clock: FakeClock, table: str) -> InlineRun:
 
 def newest_manifest(tmp_path: Path) -> Path:
     return max((tmp_path / "manifests").glob("*.json"))
+
+
+def with_rows_in_flight(place: Path, clock: FakeClock, table: str, **options) -> InlineRun:
+    """A folder that ends at checkpoint 4 with most of 1,000 rows in flight."""
+    run = InlineRun(batches_of(1000, 2), clock)
+    run_until(run, keyed_slow(clock, table), lambda e: e.checkpoint == 4, checkpoint=place, epoch="100 ms", **options)
+    return run
+
+
+def tree(place: Path) -> set[str]:
+    """The files below a folder."""
+    return {str(path.relative_to(place)) for path in place.rglob("*") if path.is_file()}
+
+
+def savepoint_of(place: Path, path: Path) -> Savepoint:
+    """A savepoint of the newest checkpoint in a folder."""
+    checkpoints = Checkpoints(open_store(str(place)))
+    manifest = checkpoints.newest()
+    assert manifest is not None
+    return take_savepoint(manifest, checkpoints.store, open_store(str(path)), str(path))

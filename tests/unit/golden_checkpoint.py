@@ -152,7 +152,9 @@ def _path(folder: str, owner: str, checkpoint: int, sequence: int) -> str:
 
 def _manifest(segment: Segment, state: tuple[StateFile, ...]) -> Manifest:
     results = (("user", "int64"), ("n", "int64"), ("total", "double"))
-    pending = PendingCommit(checkpoint=CHECKPOINT, committables=(Committable(PAYLOAD, 3, 1234),))
+    pending = PendingCommit(
+        checkpoint=CHECKPOINT, committables=(Committable(PAYLOAD, 3, 1234),), watermark=1_700_000_000_000
+    )
     return Manifest(
         format=1,
         library="0.1.0",
@@ -176,7 +178,15 @@ def _manifest(segment: Segment, state: tuple[StateFile, ...]) -> Manifest:
             EDGE: EdgeState(accepted=500 + segment.rows_left, consumed=490, dropped=10, segments=(segment,)),
         },
         state={OPERATOR: state},
-        sinks={SINK: SinkState(committed=4, snapshot=2, pending=(pending,))},
+        sinks={
+            SINK: SinkState(
+                committed=4,
+                snapshot=2,
+                watermark=1_700_000_000_000,
+                pending=(pending,),
+                listeners={"notify": b"\x00\xfe"},
+            )
+        },
     )
 
 

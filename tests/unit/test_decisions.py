@@ -78,12 +78,13 @@ def test_every_crash_point_commits_each_checkpoint_once(crash_after: int) -> Non
         return published
 
     stored = run(stored, 1)
-    found = receipt(table[-1]) if table else None
-    decision = reconcile(stored, found)
+    decision = reconcile(stored, [receipt(table[-1])] if table else [])
     assert isinstance(decision, Agreed)
     steps = -100
     newest = max([pending.checkpoint for pending in stored.pending] + [stored.committed or 0])
-    rest = decision.sink
+    rest = stored
+    for landed in decision.landed:
+        rest = acknowledged(rest, landed.receipt)
     batch = next_commit(rest, Generation(2))
     if batch is not None:
         table.extend(pending.checkpoint for pending in batch.pending)
@@ -96,7 +97,7 @@ def test_reconcile_agrees_only_when_both_sides_can_be_right() -> None:
         sink = SinkState(
             committed=committed, pending=tuple(PendingCommit(checkpoint=p, committables=WORK) for p in pending)
         )
-        decision = reconcile(sink, None if found is None else receipt(found))
+        decision = reconcile(sink, [] if found is None else [receipt(found)])
         known = {committed, *pending} - {None}
         if committed is not None and (found is None or found < committed):
             assert isinstance(decision, TableBehind)
@@ -104,7 +105,8 @@ def test_reconcile_agrees_only_when_both_sides_can_be_right() -> None:
             assert isinstance(decision, TableAhead)
         else:
             assert isinstance(decision, Agreed)
-            assert [p.checkpoint for p in decision.sink.pending] == [p for p in pending if found is None or p > found]
+            landed = [p.checkpoint for one in decision.landed for p in one.pending]
+            assert landed == [p for p in pending if found is not None and p <= found]
 
 
 def test_lagging_commits_go_into_one_snapshot_in_order() -> None:

@@ -21,6 +21,8 @@ from penstock.observe.events import (
     Rescaled,
     SavepointFailed,
     SavepointTaken,
+    TableKept,
+    UpkeepFailed,
     decode_events,
     encode_event,
 )
@@ -83,6 +85,20 @@ EVENTS: list[Event] = [
         at=AT, path="copies/1", checkpoint=CheckpointId(42), rows_in_flight=7, files=3, bytes=4_096, duration_s=0.2
     ),
     SavepointFailed(at=AT, path="copies/2", checkpoint=CheckpointId(42), error=ErrorReport("PEN-032", "x", "y", "z")),
+    TableKept(
+        at=AT,
+        sink=SHOP,
+        manifests_merged=31,
+        files_compacted=60,
+        files_written=1,
+        snapshots_expired=12,
+        orphans_removed=0,
+        bytes_removed=48_000,
+        held_by=None,
+        notes=[],
+        duration_s=0.3,
+    ),
+    UpkeepFailed(at=AT, sink=SHOP, attempt=1, message="OSError: disk full"),
     QueryStopped(at=AT, reason="failed", error=ErrorReport("PEN-030", "x", "y", "z", {"operator": "totals"})),
 ]
 HISTORY = b"".join(encode_event(event) for event in EVENTS)
@@ -207,3 +223,8 @@ def test_sizes_are_shown_in_the_units_in_which_they_are_written(count: int, text
 )
 def test_durations_are_short(seconds: float, text: str) -> None:
     assert human_seconds(seconds) == text
+
+
+def test_a_line_ends_with_what_autoscaling_says() -> None:
+    line = format_epoch(published(scaling={TOTALS: "2→4: backlog 12 s (3MB) at 30k rows/s"}))
+    assert line == f"{format_epoch(PUBLISHED)}  totals 2→4: backlog 12 s (3MB) at 30k rows/s"

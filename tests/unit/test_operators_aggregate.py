@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from pyspark import cloudpickle
 
 from penstock.errors import OperatorFailed, PipelineError
-from penstock.operators import aggregate as module
 from penstock.operators import aggregates as pen
+from penstock.operators import parts as module
 from penstock.operators.aggregate import RunningAggregate
 from penstock.operators.base import MAIN_STATE, OperatorContext, Records
 from tests.unit.operator_harness import Hashes, Rows, few_hashes, hashes_of, one_hash, plain, plain_rows, run_epochs

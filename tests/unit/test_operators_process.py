@@ -141,7 +141,7 @@ def one_key(rows: list[tuple[int, int]]) -> pa.RecordBatch:
 def test_state_is_looked_up_once_per_slice_and_only_changes_are_written() -> None:
     spec = declare(Count, ("k",), ONE_KEY)
     state = mock.Mock()
-    known = pa.RecordBatch.from_pylist([{"n": 7}] * 3, schema=spec.values)
+    known = pa.RecordBatch.from_pylist([{"n": 7}] * 3, schema=spec.state_tables[MAIN_STATE].values)
     state.lookup.return_value = mock.Mock(values=known, found=np.ones(3, bool))
     operator = spec.build(OperatorContext({MAIN_STATE: state}))
     list(operator.process(records(one_key([(1, 5), (2, 0), (3, 0), (1, 1)]), ("k",))))
@@ -157,7 +157,7 @@ def test_a_key_whose_values_are_all_none_leaves_the_state() -> None:
 
     spec = declare(Forget, ("k",), ONE_KEY)
     state = mock.Mock()
-    known = pa.RecordBatch.from_pylist([{"n": 7}, {"n": None}], schema=spec.values)
+    known = pa.RecordBatch.from_pylist([{"n": 7}, {"n": None}], schema=spec.state_tables[MAIN_STATE].values)
     state.lookup.return_value = mock.Mock(values=known, found=np.array([True, False]))
     hashes = np.array([1 << 40, 2 << 40])
     list(spec.build(OperatorContext({MAIN_STATE: state})).process(Records(one_key([(1, 0), (2, 0)]), hashes)))
@@ -289,7 +289,7 @@ def test_a_slice_that_fails_changes_nothing() -> None:
     """A6"""
     state = mock.Mock()
     spec = declare(handle(emit(k=1)), ("k",), ONE_KEY)
-    known = pa.RecordBatch.from_pylist([{"n": 7}] * 2, schema=spec.values)
+    known = pa.RecordBatch.from_pylist([{"n": 7}] * 2, schema=spec.state_tables[MAIN_STATE].values)
     state.lookup.return_value = mock.Mock(values=known, found=np.ones(2, bool))
     with pytest.raises(OperatorFailed):
         spec.build(OperatorContext({MAIN_STATE: state})).process(records(one_key([(1, 1), (2, 3)]), ("k",)))
@@ -387,7 +387,7 @@ def test_a_subclass_inherits_state_and_may_declare_it_anew() -> None:
         total = value(pa.float64())
         other = value("string")
 
-    assert declare(More).values == pa.schema([
+    assert declare(More).state_tables[MAIN_STATE].values == pa.schema([
         ("total", pa.float64()), ("seen", pa.list_(pa.int64())), ("mark", pa.float64()), ("other", pa.string()),
     ])  # fmt: skip
 

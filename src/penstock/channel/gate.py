@@ -44,14 +44,20 @@ class Channel:
         self._rows_left = rows_max
 
     def peek(self) -> pa.RecordBatch | None:
-        if self._recovering:
-            batch = self._recovered.peek()
-            if self.watermarks is not None:
-                self.watermarks.passed(self._recovered.spans_done)
-            if batch is not None:
-                return batch
-            self._recovering = False
+        batch = self.look_ahead()
+        if batch is not None:
+            return batch
         return None if self._live is None else self._live.peek()
+
+    def look_ahead(self) -> pa.RecordBatch | None:
+        """The next recovered rows, if any; the watermarks are then those at which they, or live rows, arrive."""
+        if not self._recovering:
+            return None
+        batch = self._recovered.peek()
+        if self.watermarks is not None:
+            self.watermarks.passed(self._recovered.spans_done)
+        self._recovering = batch is not None
+        return batch
 
     @property
     def held(self) -> bool:
@@ -125,6 +131,11 @@ class Gate:
             if any(self.channels[port].held for port in ports):
                 return None
         return None
+
+    def look_ahead(self) -> None:
+        """Brings the watermarks up to the rows that come next; live rows are not asked for."""
+        for channel in self.channels:
+            channel.look_ahead()
 
     def obliged(self) -> bool:
         """Whether the epoch cannot end yet."""

@@ -32,7 +32,8 @@ def spread(count: int) -> list[int]:
 
 
 @lru_cache
-def _lanes(count: int) -> npt.NDArray[np.int64]:
+def spread_lanes(count: int) -> npt.NDArray[np.int64]:
+    """`spread` as an array, made once."""
     return np.array(spread(count), np.int64)
 
 
@@ -40,7 +41,7 @@ class Dealer:
     """Gives rows their lanes, block by block."""
 
     def __init__(self, max_parallelism: int, first: int = 0) -> None:
-        self._lanes, self._next_row = _lanes(max_parallelism), first * BLOCK_ROWS
+        self._lanes, self._next_row = spread_lanes(max_parallelism), first * BLOCK_ROWS
 
     def deal(self, rows: int) -> npt.NDArray[np.int64]:
         blocks = (self._next_row + np.arange(rows)) // BLOCK_ROWS

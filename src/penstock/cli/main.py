@@ -9,13 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
 from penstock import __version__
+from penstock.cli.upkeep import upkeep
 from penstock.engine.checkpoints import Checkpoints
+from penstock.engine.history import read_commits
 from penstock.engine.origin import find_origin
 from penstock.engine.savepoint import take_savepoint
 from penstock.errors import NoSuchCheckpoint, PenstockError
-from penstock.observe.progress import human_bytes, human_seconds
+from penstock.observe.progress import format_commit, human_bytes, human_seconds
 from penstock.protocol.manifest import Manifest
 from penstock.store import open_store
 
@@ -54,16 +57,36 @@ def checkpoints(folder: str, as_json: bool) -> None:
     held = Checkpoints(open_store(folder))
     manifests = [held.read(number) for number in held.ids()]
     if not manifests:
-        raise NoSuchCheckpoint(
-            f"{folder} holds no checkpoint",
-            cause="the folder is not a Penstock checkpoint, or its query never started",
-            next_step="name the folder that was given as checkpoint=",
-        )
+        raise _no_checkpoint(folder)
     if as_json:
         click.echo(json.dumps([_summary(manifest) for manifest in manifests], indent=2))
         return
     for manifest in manifests:
         click.echo(_line(manifest))
+
+
+@main.command()
+@click.argument("folder")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+def commits(folder: str, as_json: bool) -> None:
+    """List the commits of the query in FOLDER: which table snapshot holds which checkpoints."""
+    store = open_store(folder)
+    if not Checkpoints(store).ids():
+        raise _no_checkpoint(folder)
+    log = read_commits(store)
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(log)).decode())
+        return
+    for commit in log:
+        click.echo(f"{commit.at}  {format_commit(commit)}")
+
+
+def _no_checkpoint(folder: str) -> NoSuchCheckpoint:
+    return NoSuchCheckpoint(
+        f"{folder} holds no checkpoint",
+        cause="the folder is not a Penstock checkpoint, or its query never started",
+        next_step="name the folder that was given as checkpoint=",
+    )
 
 
 @main.command()
@@ -83,6 +106,9 @@ def savepoint(folder: str, path: str, checkpoint: int | None, as_json: bool) -> 
         f"savepoint {made.path}: checkpoint {made.checkpoint}, {made.rows_in_flight:,} rows in flight, "
         f"{made.files} files, {human_bytes(made.bytes)}, {human_seconds(made.duration_s)}"
     )
+
+
+main.add_command(upkeep)
 
 
 def _summary(manifest: Manifest) -> dict[str, Any]:

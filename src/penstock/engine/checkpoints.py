@@ -3,6 +3,8 @@ it publishes a checkpoint, and it fences off an older driver (C9)."""
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import msgspec
 
 from penstock.errors import CorruptFile, Fenced, FormatTooNew, MissingFile, NoSuchCheckpoint
@@ -132,6 +134,23 @@ class Checkpoints:
         """Raises: `Fenced` when a newer driver claimed a generation."""
         if self.superseded(generation):
             raise _fenced(f"generation {generation + 1} was claimed", generation, Generation(generation + 1))
+
+    def require_newest(self, generation: Generation, newest: Manifest) -> None:
+        """Generations in manifests ascend: who claimed earlier and comes later has lost, though its id would be free.
+
+        Raises: `Fenced` when a newer driver published `newest`.
+        """
+        if newest.generation > generation:
+            seen = f"checkpoint {newest.checkpoint} was published by generation {newest.generation}"
+            raise _fenced(seen, generation, Generation(newest.generation))
+
+    def owners(self) -> dict[CheckpointId, Generation]:
+        """Who published each checkpoint that is there and can be read."""
+        found = {}
+        for checkpoint in self.ids():
+            with suppress(CorruptFile, FormatTooNew, NoSuchCheckpoint):
+                found[checkpoint] = Generation(self.read(checkpoint).generation)
+        return found
 
     def verify_files(self, manifest: Manifest) -> None:
         """Checks that every file of a checkpoint is there with its size; its bytes are checked when they are read.

@@ -1,88 +1,68 @@
 """The commit coordinator: commits published checkpoints to their tables, off the epochs' critical path (C2).
 
-One background per sink, so that sinks do not wait for each other. It decides nothing by itself:
-`protocol.commit` says what to commit. An exception from a commit means *unknown outcome*: the table is asked before
-anything else happens.
+One background per sink, so that sinks do not wait for each other. It decides nothing by itself: `protocol.commit` says
+what to do, one action per step. An exception from a commit means *unknown outcome*: the table is asked before anything
+else happens. What is known to be in the table is written to the commit log and told to listeners before it is
+acknowledged, so a crash at any point repeats these and never leaves them out (C8, C12).
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import assert_never
 
+from penstock.engine.attempts import AttemptFiles
 from penstock.engine.background import AT_ONCE, WHEN_WOKEN, Background, Pause, Spawn
-from penstock.errors import CommitFailed, Fenced, PenstockError, TablePositionMismatch
-from penstock.protocol.commit import (
-    Agreed,
-    CommitBatch,
-    CommitReceipt,
-    TableAhead,
-    TableBehind,
-    acknowledged,
-    next_commit,
-    reconcile,
-    with_pending,
-)
+from penstock.engine.settle import ask_table
+from penstock.errors import CommitFailed, Fenced, ListenerFailed, PenstockError, TablePositionMismatch
+from penstock.protocol import commit as protocol
+from penstock.protocol.commit import Ask, CommitBatch, Landed, Rest, SinkProgress, Tell, next_action
 from penstock.protocol.ids import CheckpointId, Generation
-from penstock.protocol.manifest import Committable, SinkState
+from penstock.protocol.manifest import Committable, Manifest, SinkState
 from penstock.sinks.base import Committer
+from penstock.sinks.listeners import CommitInfo, CommitListener, SinkTime
 
 _log = logging.getLogger("penstock")
 
-TRIES = 5
-FIRST_PAUSE_S = 0.1
+PROGRESS_EVERY_S = 5.0
+"""Between two calls of `CommitListener.on_progress` while nothing happens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """A commit that succeeded, for events."""
+    """A commit that is in the table, for events; `duration_s` is None when it was found there."""
 
     sink: str
-    batch: CommitBatch
-    receipt: CommitReceipt
-    duration_s: float
+    landed: Landed
+    duration_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """A commit of unknown outcome, for events."""
+    """Something that failed and will be tried again, for events."""
 
     sink: str
-    batch: CommitBatch
+    first: CheckpointId
+    last: CheckpointId
     attempt: int
     message: str
 
 
-def agree(name: str, state: SinkState, committer: Committer) -> SinkState:
-    """The sink's state after asking its table.
+@dataclass(frozen=True, slots=True)
+class CommitEvents:
+    """What a sink tells about itself."""
 
-    Raises: `TablePositionMismatch` when table and checkpoint cannot both be right.
-    """
-    return _agreed(name, state, committer.committed_up_to(state.snapshot))
+    committed: Callable[[Commit], None]
+    retried: Callable[[Retry], None]
+    failed: Callable[[PenstockError], None]
 
 
-def _agreed(name: str, state: SinkState, table: CommitReceipt | None) -> SinkState:
-    match reconcile(state, table):
-        case Agreed(sink):
-            return sink
-        case TableBehind(wanted, found):
-            raise TablePositionMismatch(
-                f"sink {name}: the checkpoint knows that checkpoint {wanted} was committed, "
-                f"the table's newest commit of ours is {found if found is not None else 'missing'}",
-                cause="the table was rolled back, dropped and made again, or its snapshots expired",
-                next_step="restore the checkpoint that fits the table (restore=N), or write to a new table from a new"
-                " checkpoint folder",
-            )
-        case TableAhead(found, newest):
-            raise TablePositionMismatch(
-                f"sink {name}: the table holds checkpoint {found} of ours, this checkpoint knows only of {newest}",
-                cause="an older checkpoint or an old copy of the folder is being restored; what it would write again"
-                " is already in the table",
-                next_step=f"roll the table back to the snapshot of checkpoint {newest}, restore a newer checkpoint, or"
-                " write to a new table",
-            )
+def _wall_ms() -> int:
+    return int(time.time() * 1000)
 
 
 class SinkCommits:
@@ -91,26 +71,28 @@ class SinkCommits:
     def __init__(
         self,
         name: str,
-        state: SinkState,
+        progress: SinkProgress,
         committer: Committer,
         *,
         generation: Generation,
         still_leader: Callable[[], bool],
-        on_commit: Callable[[Commit], None],
-        on_retry: Callable[[Retry], None],
-        on_failure: Callable[[PenstockError], None],
+        events: CommitEvents,
         spawn: Spawn,
-        clock: Callable[[], float],
+        listeners: tuple[CommitListener, ...] = (),
+        attempts: AttemptFiles | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        wall_ms: Callable[[], int] = _wall_ms,
     ) -> None:
-        self._name, self._state, self._committer = name, state, committer
-        self._generation, self._still_leader = generation, still_leader
-        self._on_commit, self._on_retry, self._on_failure = on_commit, on_retry, on_failure
-        self._clock = clock
+        self._name, self._progress, self._committer = name, progress, committer
+        self._generation, self._still_leader, self._events = generation, still_leader, events
+        self._listeners, self._attempts = listeners, attempts
+        self._clock, self._wall_ms = clock, wall_ms
         self._lock = threading.Lock()
         self._ending = False
-        self._failures = 0
-        self._ask_at: float | None = None
         self._discarded: tuple[Committable, ...] = ()
+        self._duration_s: float | None = None
+        self._listens_to_time = any(type(one).on_progress is not CommitListener.on_progress for one in listeners)
+        self._told_time: tuple[int | None, float] | None = None
         self._background: Background = spawn(f"penstock-commit-{name}", self.step, self._die)
 
     def start(self) -> None:
@@ -118,12 +100,15 @@ class SinkCommits:
 
     @property
     def state(self) -> SinkState:
+        """What a manifest that is published now has to hold of this sink."""
         with self._lock:
-            return self._state
+            return self._progress.sink
 
-    def published(self, checkpoint: CheckpointId, committables: tuple[Committable, ...]) -> None:
-        with self._lock:
-            self._state = with_pending(self._state, checkpoint, committables)
+    def published(self, checkpoint: CheckpointId, manifest: SinkState, winners: frozenset[str]) -> None:
+        """A manifest is published; `winners` are the attempts whose reports are in it."""
+        if self._attempts is not None:
+            self._attempts.published(checkpoint, winners)
+        self._change(lambda progress: protocol.published(progress, checkpoint, manifest))
         self._background.wake()
 
     def discard(self, committables: tuple[Committable, ...]) -> None:
@@ -140,81 +125,175 @@ class SinkCommits:
         self._background.join()
         self._committer.close()
 
+    # -- one step --------------------------------------------------------------------------------------------------
+
     def step(self) -> Pause:
-        """At most one try to commit, or one question to the table, or one removal."""
+        """One action: at most one try to commit, one question, one round of listeners, or one removal."""
         try:
             return self._act()
         except PenstockError as error:
-            self._on_failure(error)
+            self._events.failed(error)
         except Exception as error:  # nothing dies in silence (B12)
-            self._on_failure(_failed(self._name, error))
+            self._events.failed(_failed(self._name, error))
         return None
 
     def _die(self, error: BaseException) -> None:
-        self._on_failure(_failed(self._name, error))
+        self._events.failed(_failed(self._name, error))
 
     def _act(self) -> Pause:
-        if self._ask_at is not None:
-            pause_s = self._ask_at - self._clock()
-            if pause_s > 0 and not self._ending:
-                return pause_s
-            self._ask_again()
-        match self._next():
+        now_s = self._clock()
+        with self._lock:
+            action, ending = next_action(self._progress, self._generation, now_s), self._ending
+        match action:
+            case Tell(landed):
+                self._tell(landed)
+            case Ask():
+                self._ask()
             case CommitBatch() as batch:
                 self._commit(batch)
-            case None:
-                return None if self._ending else WHEN_WOKEN
-            case discarded:
-                self._remove(discarded)
+            case Rest(float() as until_s):
+                return until_s - now_s
+            case Rest():
+                if not self._tidy():
+                    pause = self._tell_time(now_s)
+                    return None if ending else pause
+            case _:
+                assert_never(action)
         return AT_ONCE
 
-    def _next(self) -> CommitBatch | tuple[Committable, ...] | None:
-        with self._lock:
-            if (batch := next_commit(self._state, self._generation)) is not None:
-                return batch
-            discarded, self._discarded = self._discarded, ()
-            return discarded or None
-
-    def _ask_again(self) -> None:
-        """After a commit of unknown outcome: the table says what it holds."""
-        table = self._committer.committed_up_to(self.state.snapshot)
-        with self._lock:
-            # The state of now, not that of the question: checkpoints may have been published meanwhile.
-            self._state = _agreed(self._name, self._state, table)
-        self._ask_at = None
-
-    def _remove(self, committables: tuple[Committable, ...]) -> None:
-        try:
-            self._committer.abort(committables)
-        except Exception as error:  # files that nobody names are harmless
-            _log.warning("sink %s: files of a failed epoch could not be removed: %s", self._name, error)
-
     def _commit(self, batch: CommitBatch) -> None:
-        """Commits a batch, or what the table turns out to miss of it; gives up after too many tries in a row."""
         start = self._clock()
         try:
             receipt = self._committer.commit(
                 batch.permit,
                 batch.committables,
-                properties={"penstock.checkpoint": str(batch.permit.checkpoint)},
+                watermark=batch.watermark,
+                properties=self._properties(batch),
                 still_leader=self._still_leader,
             )
         except Fenced:
             raise
         except Exception as error:  # unknown outcome, whatever it was: ask the table, then decide anew
-            self._recover(batch, error)
+            self._again(protocol.in_doubt, batch.pending[0].checkpoint, batch.permit.checkpoint, error)
             return
-        self._failures = 0
-        with self._lock:
-            self._state = acknowledged(self._state, receipt)
-        self._on_commit(Commit(self._name, batch, receipt, self._clock() - start))
+        self._duration_s = self._clock() - start
+        self._change(lambda progress: protocol.committed(progress, batch, receipt))
 
-    def _recover(self, batch: CommitBatch, error: Exception) -> None:
-        self._failures += 1
-        if self._failures == TRIES:
+    def _properties(self, batch: CommitBatch) -> dict[str, str]:
+        """Written into the table snapshot, for whoever looks at the table alone."""
+        properties = {"penstock.checkpoint": str(batch.permit.checkpoint)}
+        if batch.watermark is not None:
+            properties["penstock.watermark"] = str(batch.watermark)
+        states = self.state.listeners
+        for listener in self._listeners:
+            properties |= listener.properties(states.get(listener.name, b""))
+        return properties
+
+    def _ask(self) -> None:
+        sink = self.state
+        try:
+            agreed = ask_table(self._name, sink, self._committer)
+        except TablePositionMismatch as error:
+            if not self._still_leader():
+                raise Fenced(
+                    f"sink {self._name}: {error.seen}",
+                    cause="a newer driver took over and commits to the table",
+                    next_step="let the newer one run; this one has stopped",
+                ) from error
+            raise
+        except Exception as error:
+            self._again(protocol.in_doubt, sink.pending[0].checkpoint, sink.pending[-1].checkpoint, error)
+            return
+        self._change(lambda progress: protocol.answered(progress, agreed))
+
+    def _tell(self, landed: Landed) -> None:
+        """Tells the listeners, writes the log, acknowledges; in this order, so that a crash leaves nothing out."""
+        states = self.state.listeners
+        try:
+            told = self._told(landed, states)
+        except Exception as error:
+            self._again(protocol.failed, landed.first, landed.last, error)
+            return
+        self._events.committed(Commit(self._name, landed, None if landed.found else self._duration_s))
+        self._change(lambda progress: protocol.told(progress, told))
+        self._told_time = None  # what was waiting for this commit may be due now
+
+    def _told(self, landed: Landed, states: Mapping[str, bytes]) -> dict[str, bytes]:
+        if not self._listeners:
+            return {}
+        info = _info(self._name, landed, self._committer.partitions(landed.committables))
+        return self._call(lambda listener, state: listener.on_commit(info, state), states)
+
+    def _call(self, call: Callable[[CommitListener, bytes], bytes], states: Mapping[str, bytes]) -> dict[str, bytes]:
+        told: dict[str, bytes] = {}
+        for listener in self._listeners:
+            try:
+                told[listener.name] = call(listener, states.get(listener.name, b""))
+            except Exception as error:
+                raise _listener_failed(self._name, listener, error) from error
+        return told
+
+    def _again(
+        self, outcome: Callable[[SinkProgress, float], SinkProgress], first: int, last: int, error: Exception
+    ) -> None:
+        self._change(lambda progress: outcome(progress, self._clock()))
+        failures = self._progress.failures
+        if failures >= protocol.TRIES:
             raise _failed(self._name, error) from error
-        self._on_retry(Retry(self._name, batch, self._failures, str(error)))
-        self._ask_at = self._clock() + FIRST_PAUSE_S * 2**self._failures
+        self._events.retried(Retry(self._name, CheckpointId(first), CheckpointId(last), failures, str(error)))
+
+    def _change(self, change: Callable[[SinkProgress], SinkProgress]) -> None:
+        """Checkpoints are published meanwhile, so every change is made to the newest progress."""
+        with self._lock:
+            self._progress = change(self._progress)
+
+    # -- when nothing waits ----------------------------------------------------------------------------------------
+
+    def _tidy(self) -> bool:
+        """Removes files that no checkpoint will ever name; says whether it did something."""
+        with self._lock:
+            discarded, self._discarded = self._discarded, ()
+        try:
+            if discarded:
+                self._committer.abort(discarded)
+            swept = self._attempts is not None and self._attempts.sweep(self._committer.remove)
+        except Exception as error:  # files that nobody names are harmless
+            _log.warning("sink %s: files of failed attempts could not be removed: %s", self._name, error)
+            return False
+        return bool(discarded) or swept
+
+    def _tell_time(self, now_s: float) -> Pause:
+        """Lets listeners know that time passes, when it did."""
+        if not self._listens_to_time:
+            return WHEN_WOKEN
+        sink = self.state
+        if self._told_time is not None:
+            watermark, told_s = self._told_time
+            if watermark == sink.watermark and now_s < told_s + PROGRESS_EVERY_S:
+                return told_s + PROGRESS_EVERY_S - now_s
+        self._told_time = (sink.watermark, now_s)
+        passed = SinkTime(sink.watermark, self._wall_ms())
+        try:
+            told = self._call(lambda listener, state: listener.on_progress(passed, state), sink.listeners)
+        except ListenerFailed as error:  # it is asked again soon; a commit would insist
+            _log.warning("%s", error)
+        else:
+            self._change(lambda progress: protocol.listened(progress, told))
+        return PROGRESS_EVERY_S
+
+
+def _info(sink: str, landed: Landed, partitions: tuple[str, ...]) -> CommitInfo:
+    return CommitInfo(
+        sink=sink,
+        first=landed.first,
+        last=landed.last,
+        snapshot=landed.receipt.snapshot,
+        rows=landed.rows,
+        files=landed.receipt.files,
+        watermark=landed.pending[-1].watermark,
+        committed_at_ms=landed.receipt.committed_at_ms,
+        partitions=partitions,
+    )
 
 
 def _failed(sink: str, error: BaseException) -> PenstockError:
@@ -225,6 +304,16 @@ def _failed(sink: str, error: BaseException) -> PenstockError:
         cause="the table's storage or catalog refused the commit several times",
         next_step="fix it and start again: the committables are in the checkpoint and will be committed first",
         sink=sink,
+    )
+
+
+def _listener_failed(sink: str, listener: CommitListener, error: Exception) -> ListenerFailed:
+    return ListenerFailed(
+        f"sink {sink}, listener {listener.name}: {type(error).__name__}: {error}",
+        cause="the listener's code raised, or what it calls cannot be reached",
+        next_step="fix it and start again: the commit is in the table, and the listener will be told of it once more",
+        sink=sink,
+        listener=listener.name,
     )
 
 
@@ -241,13 +330,18 @@ class CommitCoordinator:
     def states(self) -> dict[str, SinkState]:
         return {name: sink.state for name, sink in self._sinks.items()}
 
-    def published(self, checkpoint: CheckpointId, committables: Mapping[str, tuple[Committable, ...]]) -> None:
+    def published(self, manifest: Manifest, winners: frozenset[str]) -> None:
+        """A manifest is published; `winners` are the attempts whose reports are in it."""
         for name, sink in self._sinks.items():
-            sink.published(checkpoint, committables.get(name, ()))
+            sink.published(CheckpointId(manifest.checkpoint), manifest.sinks[name], winners)
 
     def discard(self, committables: Mapping[str, tuple[Committable, ...]]) -> None:
         for name, unwanted in committables.items():
             self._sinks[name].discard(unwanted)
+
+    def waiting(self, sink: str) -> tuple[Committable, ...]:
+        """Everything of one sink whose commit is not known to have arrived."""
+        return tuple(c for pending in self._sinks[sink].state.pending for c in pending.committables)
 
     def uncommitted(self) -> int:
         """Checkpoints that wait at the slowest sink."""

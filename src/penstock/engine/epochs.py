@@ -42,12 +42,16 @@ class EpochResult:
     """A published epoch and what it took."""
 
     manifest: Manifest
-    committables: Mapping[str, tuple[Committable, ...]]
     reports: tuple[SubtaskReport, ...]
     batch: OfferedBatch | None
     duration_s: float
     publish_s: float
     manifest_bytes: int
+
+    @property
+    def winners(self) -> frozenset[str]:
+        """The attempts that are part of the checkpoint."""
+        return frozenset(report.attempt for report in self.reports)
 
     @property
     def timings(self) -> tuple[Timing, ...]:
@@ -100,9 +104,7 @@ class EpochRunner:
         self.manifest = manifest
         ended = self.clock()
         self.pace.published(ended - publishing)
-        return EpochResult(
-            manifest, draft.committables, tuple(reports), batch, ended - started, ended - publishing, manifest_bytes
-        )
+        return EpochResult(manifest, tuple(reports), batch, ended - started, ended - publishing, manifest_bytes)
 
     def _remove_files(self, reports: Sequence[SubtaskReport]) -> None:
         """Of subtasks that did their part of an epoch that failed; what cannot be removed now, the collector will."""
@@ -222,6 +224,7 @@ class EpochRunner:
     ) -> Manifest:
         checkpoint = CheckpointId(self.manifest.checkpoint + 1)
         clocks = self._source_clocks(draft.event_times, now)
+        sink_watermarks = self._sink_watermarks(draft)
         return msgspec.structs.replace(
             self.manifest,
             checkpoint=int(checkpoint),
@@ -236,9 +239,19 @@ class EpochRunner:
             stages=dict(draft.stages),
             counters=dict(draft.counters),
             sinks={
-                name: with_pending(state, checkpoint, draft.committables.get(name, ())) for name, state in sinks.items()
+                name: with_pending(state, checkpoint, draft.committables.get(name, ()), sink_watermarks[name])
+                for name, state in sinks.items()
             },
         )
+
+    def _sink_watermarks(self, draft: Draft) -> dict[str, int | None]:
+        """In milliseconds, as tables count: what the stage that writes to a sink has completed in all its subtasks."""
+        marks = {name: clock.watermark for name, clock in draft.stages.items() if clock.watermark is not None}
+        return {
+            binding.name: marks[stage.name] // 1000 if stage.name in marks else None
+            for stage in self.pipeline.stages
+            for binding in stage.sinks
+        }
 
 
 def with_source_watermarks(

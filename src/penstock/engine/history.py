@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from penstock.engine.commits import Commit, Retry
 from penstock.engine.epochs import EpochResult, rows_consumed
 from penstock.engine.savepoint import SavepointJob
+from penstock.observe.commit_log import commit_log
 from penstock.observe.events import (
     BytesWritten,
     CommitRetried,
@@ -19,6 +20,7 @@ from penstock.observe.events import (
     Event,
     SavepointFailed,
     SavepointTaken,
+    decode_events,
     encode_event,
 )
 from penstock.protocol.ids import BatchId, CheckpointId, SinkName, StageName
@@ -60,6 +62,9 @@ class History:
     def last_epoch(self) -> EpochPublished | None:
         return self._last
 
+    def commits(self) -> list[Committed]:
+        return read_commits(self._store)
+
     def record(self, event: Event) -> None:
         with self._lock:
             if isinstance(event, EpochPublished) and event.kind != "takeover":
@@ -75,9 +80,14 @@ class History:
                     _log.exception("a listener failed on %s", type(event).__name__)
 
 
+def read_commits(store: Store) -> list[Committed]:
+    """The commit log of a checkpoint folder."""
+    return commit_log(decode_events(store.read(EVENTS))) if store.exists(EVENTS) else []
+
+
 def takeover_event(manifest: Manifest) -> EpochPublished:
     """The first checkpoint of a run: nothing was processed yet, but everything in flight is in it (B6)."""
-    return epoch_event(EpochResult(manifest, {}, (), None, 0.0, 0.0, 0), kind="takeover")
+    return epoch_event(EpochResult(manifest, (), None, 0.0, 0.0, 0), kind="takeover")
 
 
 def epoch_event(result: EpochResult, kind: EpochKind | None = None) -> EpochPublished:
@@ -137,15 +147,18 @@ def savepoint_event(job: SavepointJob) -> SavepointTaken | SavepointFailed:
 
 
 def commit_event(commit: Commit) -> Committed:
+    landed = commit.landed
     return Committed(
         at=utc_now(),
         sink=SinkName(commit.sink),
-        first=CheckpointId(commit.batch.pending[0].checkpoint),
-        last=CheckpointId(commit.batch.pending[-1].checkpoint),
-        snapshot=commit.receipt.snapshot,
-        rows=sum(pending.rows for pending in commit.batch.pending),
-        files=commit.receipt.files,
+        first=landed.first,
+        last=landed.last,
+        snapshot=landed.receipt.snapshot,
+        rows=landed.rows,
+        files=landed.receipt.files,
+        watermark=landed.pending[-1].watermark,
         duration_s=commit.duration_s,
+        found=landed.found,
     )
 
 
@@ -153,8 +166,8 @@ def retry_event(retry: Retry) -> CommitRetried:
     return CommitRetried(
         at=utc_now(),
         sink=SinkName(retry.sink),
-        first=CheckpointId(retry.batch.pending[0].checkpoint),
-        last=CheckpointId(retry.batch.pending[-1].checkpoint),
+        first=retry.first,
+        last=retry.last,
         attempt=retry.attempt,
         message=retry.message,
     )

@@ -19,7 +19,6 @@ from penstock.engine.commits import CommitCoordinator
 from penstock.engine.epochs import EpochResult, EpochRunner
 from penstock.errors import Fenced, PenstockError, SourceMismatch, StageFailed
 from penstock.protocol.epoch import Drain, Facts, Ingest, Stop, Stopping, Wait, decide
-from penstock.protocol.ids import CheckpointId
 from penstock.protocol.recover import RefuseBatch, SkipBatch, TakeBatch, judge_batch
 
 LEADER_CHECK_S = 5.0
@@ -243,7 +242,7 @@ class EpochLoop:
                 if attempt > self._config.epoch_retries or self._stopping is Stopping.NOW:
                     raise _stage_failed(error, attempt) from error
             else:
-                self._coordinator.published(CheckpointId(result.manifest.checkpoint), result.committables)
+                self._coordinator.published(result.manifest, result.winners)
                 self._events.published(result)
                 return
 

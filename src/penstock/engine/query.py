@@ -21,9 +21,10 @@ from penstock.engine.feed import Feed
 from penstock.engine.history import History, epoch_event, savepoint_event, utc_now
 from penstock.engine.loop import EpochLoop, LoopEvents
 from penstock.engine.savepoint import Savepoint, SavepointJob, Savepoints
+from penstock.engine.upkeep import Upkeeping
 from penstock.errors import ConfigError, Fenced, PenstockError, StageFailed
 from penstock.graph import Pipeline
-from penstock.observe.events import EpochFailed, EpochPublished, QueryStopped, Rescaled, StopReason
+from penstock.observe.events import Committed, EpochFailed, EpochPublished, QueryStopped, Rescaled, StopReason
 from penstock.protocol.ids import CheckpointId, StageName
 from penstock.protocol.manifest import Manifest
 from penstock.store.base import Store
@@ -61,6 +62,7 @@ class Query:
         self._loop: EpochLoop
         self._coordinator: CommitCoordinator
         self._collector: Collector
+        self._upkeep: Upkeeping
 
     # -- for users -----------------------------------------------------------------------------------------------
 
@@ -84,6 +86,10 @@ class Query:
     def checkpoints(self) -> list[int]:
         """Ids of the checkpoints that can be restored."""
         return [int(number) for number in self._runner.checkpoints.ids()]
+
+    def commits(self) -> list[Committed]:
+        """The commit log of the folder, of earlier runs too: which table snapshot holds which checkpoints."""
+        return self._history.commits()
 
     def manifest(self) -> Manifest:
         """The newest checkpoint."""
@@ -171,15 +177,16 @@ class Query:
     def loop(self) -> EpochLoop:
         return self._loop
 
-    def begin(self, coordinator: CommitCoordinator, collector: Collector, spawn: Spawn) -> None:
+    def begin(self, coordinator: CommitCoordinator, collector: Collector, upkeep: Upkeeping, spawn: Spawn) -> None:
         """Starts everything that runs in the background, the feed last."""
-        self._coordinator, self._collector = coordinator, collector
+        self._coordinator, self._collector, self._upkeep = coordinator, collector, upkeep
         self._runner.discard = coordinator.discard
         events = LoopEvents(published=self._on_published, failed=self._on_failed, waiting=self._on_waiting)
         self._loop = EpochLoop(self._runner, coordinator, self._config, events, spawn)
         collector.start(CheckpointId(self._runner.manifest.checkpoint))
         collector.published(self._runner.manifest)
         coordinator.start()
+        upkeep.start()
         self._loop.start()
         spawn("penstock-query", self._close_at_end, self._on_closing_failure).start()
         try:
@@ -263,6 +270,7 @@ class Query:
             self._feed.stop()
         except Exception as failure:
             _log.warning("Structured Streaming did not stop cleanly: %s", failure)
+        self._upkeep.finish()
         self._coordinator.finish()
         if self._last_savepoint is not None and self._loop.error is None:
             try:

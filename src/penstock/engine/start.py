@@ -8,29 +8,34 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import PurePosixPath
 
 import penstock
 from penstock.config import Config
+from penstock.engine.attempts import AttemptFiles
 from penstock.engine.background import Spawn, StepThread
 from penstock.engine.base import Base, find_base
 from penstock.engine.checkpoints import Checkpoints, Driver, manifest_path
 from penstock.engine.cluster import Cluster
 from penstock.engine.collect import Collector
-from penstock.engine.commits import Commit, CommitCoordinator, SinkCommits, agree
+from penstock.engine.commits import Commit, CommitCoordinator, CommitEvents, SinkCommits
 from penstock.engine.epochs import EpochRunner
 from penstock.engine.feed import Feed
 from penstock.engine.history import History, Listener, commit_event, retry_event, takeover_event, utc_now
 from penstock.engine.origin import bring
 from penstock.engine.query import Query
-from penstock.errors import ConfigError, Fenced, MissingFile, TablePositionMismatch
+from penstock.engine.settle import settle
+from penstock.engine.upkeep import TableUpkeep, Upkeeping
+from penstock.errors import ConfigError, Fenced, MissingFile, PenstockError, TablePositionMismatch
 from penstock.graph import Pipeline
 from penstock.observe.events import Event, InFlightDropped, QueryStarted
 from penstock.protocol.ids import CheckpointId, EdgeName, Generation, StageName
 from penstock.protocol.manifest import Manifest
 from penstock.protocol.recover import takeover
 from penstock.protocol.scale import first_parallelism
-from penstock.sinks.base import Committer
+from penstock.sinks.base import Committer, Sink
+from penstock.sinks.upkeep import KeptSink
 from penstock.store import open_store
 from penstock.store.base import Store
 
@@ -61,6 +66,7 @@ def start_query(
     name = config.name or PurePosixPath(store.url).name
     for event in _first_events(name, owned):
         history.record(event)
+    pipeline = pipeline.with_sinks(_taken_over(pipeline, manifest))
     feed = surroundings.feed(store)
     if manifest.source.rewind:
         feed.rewind(manifest.source.batch_id)
@@ -87,14 +93,15 @@ def start_query(
         spawn=surroundings.spawn,
     )
     try:
-        coordinator = _coordinator(query, checkpoints, owned, history, surroundings)
+        coordinator = _coordinator(query, pipeline, checkpoints, owned, history, surroundings)
     except TablePositionMismatch:
         checkpoints.require_leader(generation)  # a newer driver commits already: that is the reason, then
         raise
     collector = Collector(
         checkpoints, generation, config.retain, query.on_collector_failure, surroundings.spawn, query.pinned_files
     )
-    query.begin(coordinator, collector, surroundings.spawn)
+    upkeep = _upkeep(pipeline, manifest, coordinator, history, surroundings)
+    query.begin(coordinator, collector, upkeep, surroundings.spawn)
     return query
 
 
@@ -115,14 +122,14 @@ def _own(
     parallelism: dict[str, int],
     open_store: Callable[[str], Store],
 ) -> _Owned | None:
-    """Refuses what does not fit, then takes over. None when another driver was faster: look at everything again."""
+    """Refuses what does not fit, then takes over. None when another driver changed it: look at everything again."""
     seen = checkpoints.ids()
     try:
         base = find_base(checkpoints, pipeline, config, open_store)
         committers = _committers(pipeline, base.manifest)
     except (TablePositionMismatch, MissingFile):
         if config.restore is None and checkpoints.ids() != seen:
-            return None  # another driver went on meanwhile
+            return None  # the older driver still runs: it published and committed meanwhile
         raise
     if base.origin is not None:
         bring(base.origin, base.manifest, checkpoints.store)
@@ -158,14 +165,25 @@ def _first_events(name: str, owned: _Owned) -> Iterator[Event]:
 
 
 def _committers(pipeline: Pipeline, base: Manifest) -> dict[str, Committer]:
-    """One per sink, on tables that fit the stream and agree with the checkpoint."""
+    """One per sink, on tables that fit the stream and agree with the checkpoint, nothing missing."""
     committers = {}
     for binding in pipeline.sinks():
         binding.sink.check(binding.schema)
         committer = binding.sink.open_committer(commit_user(base.identity, binding.name))
-        agree(binding.name, base.sinks[binding.name], committer)
+        settle(binding.name, base.sinks[binding.name], committer)
         committers[binding.name] = committer
     return committers
+
+
+def _taken_over(pipeline: Pipeline, manifest: Manifest) -> dict[str, Sink]:
+    """The sinks as this driver's writers get them: they must know what was written before."""
+    checkpoint = CheckpointId(manifest.checkpoint)
+    return {
+        binding.name: binding.sink.taken_over(
+            checkpoint, [made for commit in manifest.sinks[binding.name].pending for made in commit.committables]
+        )
+        for binding in pipeline.sinks()
+    }
 
 
 def commit_user(identity: str, sink: str) -> str:
@@ -199,11 +217,12 @@ def _take_over(
     """
     while True:
         newest = checkpoints.newest()
-        if newest is not None and (newest.identity != base.identity or isinstance(config.restore, str)):
+        if newest is not None and newest.identity != base.identity:
             return None
-        if newest is not None and newest.generation > generation:
-            raise checkpoints.fenced_by(newest, generation)
-        if newest is not None and config.restore is None:
+        if newest is not None:
+            checkpoints.require_newest(generation, newest)
+        # With a path, the folder was empty before: a rival has done the same restore, and this driver is the newer one.
+        if newest is not None and not isinstance(config.restore, int):
             base = newest
         manifest = takeover(
             base,
@@ -226,33 +245,69 @@ def _take_over(
             checkpoints.store.delete([manifest_path(manifest.checkpoint)])
 
 
+def _upkeep(
+    pipeline: Pipeline,
+    manifest: Manifest,
+    coordinator: CommitCoordinator,
+    history: History,
+    surroundings: Surroundings,
+) -> Upkeeping:
+    """One keeper per table that wants one."""
+    tables = []
+    for binding in pipeline.sinks():
+        if isinstance(binding.sink, KeptSink):
+            user = commit_user(manifest.identity, binding.name)
+            keeper = binding.sink.open_keeper(user, partial(coordinator.waiting, binding.name))
+            if keeper is not None:
+                spawn, clock = surroundings.spawn, surroundings.clock
+                tables.append(TableUpkeep(binding.name, keeper, history.record, spawn=spawn, clock=clock))
+    return Upkeeping(tables)
+
+
 def _coordinator(
     query: Query,
+    pipeline: Pipeline,
     checkpoints: Checkpoints,
     owned: _Owned,
     history: History,
     surroundings: Surroundings,
 ) -> CommitCoordinator:
-    """Asks each table again, now that no older driver can publish, and leaves the rest to the background."""
+    """Keeps older drivers away from each table, asks it again, and leaves the rest to the background."""
 
     def committed(commit: Commit) -> None:
         history.record(commit_event(commit))
         query.wake()
 
-    return CommitCoordinator(
-        {
-            name: SinkCommits(
-                name,
-                agree(name, owned.manifest.sinks[name], committer),
-                committer,
-                generation=owned.generation,
-                still_leader=lambda: not checkpoints.superseded(owned.generation),
-                on_commit=committed,
-                on_retry=lambda retry: history.record(retry_event(retry)),
-                on_failure=query.fail,
-                spawn=surroundings.spawn,
-                clock=surroundings.clock,
-            )
-            for name, committer in owned.committers.items()
-        }
+    events = CommitEvents(
+        committed=committed, retried=lambda retry: history.record(retry_event(retry)), failed=query.fail
     )
+    manifest, generation = owned.manifest, owned.generation
+    owners = checkpoints.owners()
+
+    def commits(name: str, committer: Committer) -> SinkCommits:
+        committer.fence(generation)
+        try:
+            progress = settle(name, manifest.sinks[name], committer)
+        except PenstockError:
+            checkpoints.require_leader(generation)  # a newer driver has every right to go ahead of this one
+            raise
+        return SinkCommits(
+            name,
+            progress,
+            committer,
+            generation=generation,
+            still_leader=lambda: not checkpoints.superseded(generation),
+            events=events,
+            spawn=surroundings.spawn,
+            clock=surroundings.clock,
+            listeners=pipeline.listeners(name),
+            attempts=AttemptFiles(
+                checkpoints.store,
+                name,
+                generation=generation,
+                taken_over=CheckpointId(manifest.checkpoint),
+                owners=owners,
+            ),
+        )
+
+    return CommitCoordinator({name: commits(name, committer) for name, committer in owned.committers.items()})

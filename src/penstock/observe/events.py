@@ -90,7 +90,11 @@ class EpochFailed(_Event, frozen=True, kw_only=True):
 
 
 class Committed(_Event, frozen=True, kw_only=True):
-    """A table took over the checkpoints `first` to `last` in one snapshot (C3, C12)."""
+    """A table took over the checkpoints `first` to `last` in one snapshot (C3, C12).
+
+    `found`: the driver learnt of it by asking the table, after a crash or an unknown outcome; how long the commit took
+    is not known then. The same commit may be told twice, before and after a crash.
+    """
 
     sink: SinkName
     first: CheckpointId
@@ -98,11 +102,13 @@ class Committed(_Event, frozen=True, kw_only=True):
     snapshot: int | None
     rows: int
     files: int
-    duration_s: float
+    duration_s: float | None
+    watermark: int | None = None
+    found: bool = False
 
 
 class CommitRetried(_Event, frozen=True, kw_only=True):
-    """A commit's outcome is unknown; the table will be asked, and the commit repeated if it has not arrived."""
+    """A commit's outcome is unknown, or a listener failed; the table will be asked, or the listener told, again."""
 
     sink: SinkName
     first: CheckpointId
@@ -150,6 +156,30 @@ class SavepointFailed(_Event, frozen=True, kw_only=True):
     error: ErrorReport
 
 
+class TableKept(_Event, frozen=True, kw_only=True):
+    """Upkeep changed a table, or has something to say about it. Rows are the same as before."""
+
+    sink: SinkName
+    manifests_merged: int
+    files_compacted: int
+    files_written: int
+    snapshots_expired: int
+    orphans_removed: int
+    bytes_removed: int
+    held_by: str | None
+    """Who keeps snapshots from expiring that are old enough: a commit user or a consumer."""
+    notes: list[str]
+    duration_s: float
+
+
+class UpkeepFailed(_Event, frozen=True, kw_only=True):
+    """Upkeep of a table failed and will be tried again; the query goes on."""
+
+    sink: SinkName
+    attempt: int
+    message: str
+
+
 class QueryStopped(_Event, frozen=True, kw_only=True):
     """The driver ended; `error` tells why if it did not mean to."""
 
@@ -167,6 +197,8 @@ Event: TypeAlias = (
     | InFlightDropped
     | SavepointTaken
     | SavepointFailed
+    | TableKept
+    | UpkeepFailed
     | QueryStopped
 )
 

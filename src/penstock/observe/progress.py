@@ -6,14 +6,15 @@ from penstock.observe.events import Committed, EpochPublished
 
 
 def format_epoch(event: EpochPublished) -> str:
-    """One line; columns stay aligned from epoch to epoch."""
+    """One line; columns stay aligned from epoch to epoch. What autoscaling has to say comes last."""
     in_flight = f"{event.rows_in_flight:>11,} rows {human_bytes(event.bytes_in_flight):>8}"
     barrier = f"+{human_seconds(event.barrier_delay_s)}" if event.barrier_fired else "–"
+    scaling = "".join(f"  {stage} {why}" for stage, why in event.scaling.items())
     committed = "–" if event.committed is None else str(event.committed)
     return (
         f"epoch {event.checkpoint:>6} {event.kind:<8} in {event.rows_in:>11,}  processed {event.rows_processed:>11,}  "
         f"in flight {in_flight}  barrier {barrier:>7}  publish {human_seconds(event.publish_s):>6}  "
-        f"committed {committed:>6}"
+        f"committed {committed:>6}{scaling}"
     )
 
 
@@ -23,7 +24,8 @@ def format_commit(event: Committed) -> str:
     snapshot = "no snapshot" if event.snapshot is None else f"snapshot {event.snapshot}"
     return (
         f"commit {checkpoints} to {event.sink}: {snapshot}, {event.rows:,} rows in {event.files:,} "
-        f"{'file' if event.files == 1 else 'files'}, {human_seconds(event.duration_s)}"
+        f"{'file' if event.files == 1 else 'files'}, "
+        f"{'found in the table' if event.duration_s is None else human_seconds(event.duration_s)}"
     )
 
 

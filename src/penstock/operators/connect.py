@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime
 from functools import partial
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from penstock.operators.base import MAIN_STATE, Operator, OperatorContext, Records, SpecDefaults, StateSchema
+from penstock.operators.base import Due, Emitted, Operator, OperatorContext, Records, SpecDefaults, StateSchema, Time
 from penstock.operators.broadcast_state import BroadcastView, SharedMap, map_schema
 from penstock.operators.columns import describe, key_schema, refuse_doubles
-from penstock.operators.convert import batch_of_rows, python_rows
+from penstock.operators.convert import python_rows
 from penstock.operators.declare import Declaration, Method, Resolve
 from penstock.operators.failing import batch_failed
 from penstock.operators.process import Output
-from penstock.operators.process_operator import Collector, KeyedCode, StateView, opened
+from penstock.operators.process_operator import Call, CodeShape, KeyedCode, opened, without_timers
+from penstock.operators.timers import Timers
+from penstock.operators.user_output import Collector, Misfit
+from penstock.operators.user_state import StateField, StateView
 
 
 class ConnectProcess:
@@ -40,26 +45,33 @@ class ConnectProcess:
 
     Broadcast rows of an epoch come before its keyed rows. What `process_broadcast` does to the maps must follow from
     the rows alone, since every subtask does it for itself. `port` is the name of the input. Without keys `key` is empty
-    and there are no values of state.
+    and there is no state per key. Side outputs and timers are those of `KeyedProcess`.
     """
 
     inputs: ClassVar[Sequence[str]]
     output: ClassVar[str | pa.Schema]
+    sides: ClassVar[Mapping[str, str | pa.Schema]] = MappingProxyType({})
 
     def open(self) -> None:
         """Called once before the first rows, in every subtask and again after every failure."""
 
-    def process(self, port: str, key: dict[str, Any], rows: list[dict[str, Any]], state: Any, out: Output) -> None:
-        """Handles rows of one key from one input."""
+    def process(self, *args: Any, **kwargs: Any) -> None:
+        """``process(self, port, key, rows, state, out[, timers])``: handles rows of one key from one input."""
         raise NotImplementedError
 
     def process_broadcast(self, port: str, rows: list[dict[str, Any]], broadcast: Any) -> None:
         """Handles rows of a broadcast input."""
         raise NotImplementedError
 
+    def on_timer(self, key: dict[str, Any], time: datetime, state: Any, out: Output, timers: Timers) -> None:
+        """Called when a timer of a key is due; as in `KeyedProcess`."""
+        raise NotImplementedError
 
-_PROCESS = Method("process", 6, "process(self, port, key, rows, state, out)")
-_BROADCAST = Method("process_broadcast", 4, "process_broadcast(self, port, rows, broadcast)")
+
+_PROCESS = Method("process", (6, 7), "process(self, port, key, rows, state, out)")
+_PROCESS_TIMED = Method("process", (7,), "process(self, port, key, rows, state, out, timers)")
+_ON_TIMER = Method("on_timer", (6,), "on_timer(self, key, time, state, out, timers)")
+_BROADCAST = Method("process_broadcast", (4,), "process_broadcast(self, port, rows, broadcast)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +93,11 @@ class Connect(SpecDefaults):
     hold_back: frozenset[str]
     function: ConnectProcess | type[ConnectProcess]
     output_schema: pa.Schema
-    values: pa.Schema
     maps: Mapping[str, StateSchema]
+    fields: tuple[StateField, ...] = ()
+    sides: Mapping[str, pa.Schema] = field(default_factory=dict)
+    takes_timers: bool = False
+    timed: bool = False
 
     @classmethod
     def declare(
@@ -100,14 +115,29 @@ class Connect(SpecDefaults):
         """
         methods = (_PROCESS, _BROADCAST) if any(part.broadcast for part in inputs) else (_PROCESS,)
         declared = Declaration.of(name, function, ConnectProcess, methods, resolve)
-        output_schema, values = declared.output(), declared.values()
+        timed = declared.has(ConnectProcess, "on_timer")
+        if timed:
+            Declaration.of(name, function, ConnectProcess, (_PROCESS_TIMED, _ON_TIMER), resolve)
+        output_schema, fields = declared.output(), declared.fields()
         maps = {part: map_schema(*types) for part, types in declared.broadcast_maps().items()}
         names = _input_names(declared, inputs)
         refuse_doubles(name, names, "an input")
         refuse_doubles(name, output_schema.names, "an output column")
-        refuse_doubles(name, (*inputs[0].keys, *values.names, *maps), "a key or state column")
-        _check_inputs(declared, inputs, names, values, maps, hold_back)
-        return cls(name, inputs, names, frozenset(hold_back), function, output_schema, values, maps)
+        refuse_doubles(name, (*inputs[0].keys, *(part.name for part in fields), *maps), "a key or state column")
+        _check_inputs(declared, inputs, names, maps, hold_back, stateful=timed or bool(fields))
+        return cls(
+            name,
+            inputs,
+            names,
+            frozenset(hold_back),
+            function,
+            output_schema,
+            maps,
+            fields,
+            declared.sides(),
+            takes_timers=declared.takes("process", 7),
+            timed=timed,
+        )
 
     @property
     def kind(self) -> str:
@@ -118,13 +148,22 @@ class Connect(SpecDefaults):
         return self.inputs[0].keys
 
     @property
-    def key_schema(self) -> pa.Schema:
-        return key_schema(self.name, self.inputs[0].schema, self.keys)
+    def shape(self) -> CodeShape:
+        keys = key_schema(self.name, self.inputs[0].schema, self.keys)
+        return CodeShape(self.name, keys, self.fields, self.output_schema, self.sides)
 
     @property
     def state_tables(self) -> Mapping[str, StateSchema]:
-        own = {MAIN_STATE: StateSchema(self.key_schema, self.values)} if len(self.values) else {}
+        own = self.shape.tables(timed=self.timed) if self.keys else {}
         return {**own, **self.maps}
+
+    @property
+    def side_outputs(self) -> Mapping[str, pa.Schema]:
+        return self.sides
+
+    @property
+    def emits_at_end(self) -> bool:
+        return self.timed
 
     @property
     def broadcast_tables(self) -> frozenset[str]:
@@ -160,9 +199,10 @@ def _check_inputs(
     declared: Declaration,
     inputs: Sequence[ConnectInput],
     names: Sequence[str],
-    values: pa.Schema,
     maps: Mapping[str, StateSchema],
     hold_back: Sequence[str],
+    *,
+    stateful: bool,
 ) -> None:
     keyed = {name: part for name, part in zip(names, inputs, strict=True) if not part.broadcast}
     wanted = key_schema(declared.operator, inputs[0].schema, inputs[0].keys).types if inputs[0].keys else []
@@ -173,8 +213,8 @@ def _check_inputs(
             declared.refuse(
                 f"the key of {name!r} is {columns}, that of {names[0]!r} has {wanted}", "use the same types"
             )
-    if len(values) and not inputs[0].keys:
-        declared.refuse("values of state without a key", "call key_by before connect, or use broadcast maps alone")
+    if stateful and not inputs[0].keys:
+        declared.refuse("state or timers without a key", "call key_by before connect, or use broadcast maps alone")
     if maps and len(keyed) == len(inputs):
         declared.refuse(f"broadcast maps {', '.join(maps)} without a broadcast input", "connect a stream.broadcast()")
     if unknown := [name for name in hold_back if name not in keyed]:
@@ -190,15 +230,14 @@ class _ConnectOperator:
         self._spec = spec
         self._maps = {name: SharedMap(name, schema, context.states[name]) for name, schema in spec.maps.items()}
         function = opened(spec.name, spec.function)
-        self._calls = [partial(function.process, name) for name in spec.input_names]
+        calls = [partial(function.process, name) for name in spec.input_names]
+        self._calls: list[Call] = list(calls) if spec.takes_timers else [without_timers(call) for call in calls]
         self._broadcast_calls = [partial(function.process_broadcast, name) for name in spec.input_names]
         if spec.keys:
-            self._keyed = KeyedCode(
-                spec.name, spec.key_schema, spec.values, spec.output_schema, context, shared=self._maps
-            )
+            self._keyed = KeyedCode(spec.shape, context, function.on_timer if spec.timed else None, shared=self._maps)
         self._view: type[StateView] = type("State", (StateView,), {"__slots__": (), **self._maps})
 
-    def process(self, records: Records) -> Iterator[pa.RecordBatch]:
+    def process(self, records: Records) -> Iterator[Emitted]:
         if not records.rows:
             return iter(())
         part = self._spec.inputs[records.port]
@@ -209,8 +248,14 @@ class _ConnectOperator:
             return self._keyed.run(self._calls[records.port], records, part.keys)
         return self._run_unkeyed(records)
 
-    def finish(self) -> Iterator[pa.RecordBatch]:
-        return iter(())
+    def finish(self) -> Iterator[Emitted]:
+        return self._keyed.finish() if self._spec.keys else iter(())
+
+    def advance(self, time: Time) -> Iterator[Emitted]:
+        return self._keyed.advance(time)
+
+    def next_due(self) -> Due:
+        return self._keyed.next_due()
 
     def _take_broadcast(self, records: Records) -> None:
         """All rows of the slice change the maps, or none does."""
@@ -226,13 +271,17 @@ class _ConnectOperator:
         except Exception as error:
             raise batch_failed(self._spec.name, records.batch, call, error) from error
 
-    def _run_unkeyed(self, records: Records) -> Iterator[pa.RecordBatch]:
-        def call(batch: pa.RecordBatch) -> pa.RecordBatch:
-            out = Collector(self._spec.output_schema)
-            self._calls[records.port]({}, python_rows(batch), self._view(), out)
-            return batch_of_rows(out.rows, self._spec.output_schema)
+    def _run_unkeyed(self, records: Records) -> Iterator[Emitted]:
+        def call(batch: pa.RecordBatch) -> list[Emitted]:
+            out = Collector(self._spec.output_schema, self._spec.sides)
+            timers = Timers(records.time, records.hashes)
+            self._calls[records.port]({}, python_rows(batch), self._view(), out, timers)
+            try:
+                return list(out.emitted())
+            except Misfit as misfit:
+                raise misfit.error from misfit
 
         try:
-            yield call(records.batch)
+            return iter(call(records.batch))
         except Exception as error:
             raise batch_failed(self._spec.name, records.batch, call, error) from error

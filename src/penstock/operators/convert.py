@@ -68,6 +68,8 @@ def arrow_values(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     """Python values as a column of exactly this type; a float is never cut to an integer."""
     if pt.is_integer(kind) and not {float, np.float64, np.float32}.isdisjoint(map(type, values)):
         raise pa.ArrowInvalid(f"got a float for {kind}")
+    if pt.is_map(kind):
+        values = [list(item.items()) if isinstance(item, Mapping) else item for item in values]
     return pa.array(values, kind)
 
 

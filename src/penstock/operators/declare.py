@@ -5,23 +5,30 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn, TypeAlias
+from datetime import timedelta
+from typing import Any, Literal, NoReturn, TypeAlias
 
 import pyarrow as pa
 import pyarrow.types as pt
 
 from penstock.channel.hashing import why_unsupported
+from penstock.config import parse_duration
 from penstock.errors import PipelineError
+from penstock.operators.user_state import StateField
 
+Duration: TypeAlias = str | float | timedelta
 Resolve: TypeAlias = Callable[[str], pa.DataType]
 """Turns Spark DDL ("bigint", "user bigint, total bigint") into an Arrow type."""
 
 
 @dataclass(frozen=True, slots=True)
 class ValueState:
-    """One value per key; `kind` is an Arrow type or the name of a Spark type."""
+    """One value, list or map per key; types are Arrow types or names of Spark types."""
 
     kind: str | pa.DataType
+    shape: Literal["value", "list", "map"] = "value"
+    key: str | pa.DataType | None = None
+    ttl: Duration | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +39,26 @@ class BroadcastMap:
     value: str | pa.DataType
 
 
-def value(kind: str | pa.DataType) -> Any:
+def value(kind: str | pa.DataType, *, ttl: Duration | None = None) -> Any:
     """Declares one value of state per key inside a process class: a Spark type name or an Arrow type.
 
     A value that was never set, or was set to None, is None. Types: numbers, decimals, strings, booleans, binaries,
-    dates, timestamps, and arrays and structs of them.
+    dates, timestamps, and arrays and structs of them. With `ttl` it is forgotten that long after it was last written,
+    in processing time.
     """
-    return ValueState(kind)
+    return ValueState(kind, ttl=ttl)
+
+
+def list_state(kind: str | pa.DataType, *, ttl: Duration | None = None) -> Any:
+    """Declares a list of state per key, empty at first; `kind` is the type of its items. It is read and written as a
+    whole whenever its key has rows, so it should stay short."""
+    return ValueState(kind, "list", ttl=ttl)
+
+
+def map_state(key: str | pa.DataType, value: str | pa.DataType, *, ttl: Duration | None = None) -> Any:
+    """Declares a dict of state per key, empty at first. It is read and written as a whole whenever its key has rows, so
+    it should stay small."""
+    return ValueState(value, "map", key, ttl)
 
 
 def broadcast_map(key: str | pa.DataType, value: str | pa.DataType) -> Any:
@@ -51,8 +71,8 @@ class Method:
     """A method that a user's class must have."""
 
     name: str
-    arguments: int
-    """With self."""
+    arguments: tuple[int, ...]
+    """How many it may have, with self."""
     form: str
 
 
@@ -87,7 +107,7 @@ class Declaration:
         own = getattr(self.kind, method.name, None)
         if own is None or own is getattr(base, method.name, None):
             self.refuse(f"{self.kind.__name__} has no {method.name}()", f"write def {method.form}")
-        if not _takes(own, method.arguments):
+        if not any(_takes(own, count) for count in method.arguments):
             self.refuse(f"{self.kind.__name__}.{method.name}{inspect.signature(own)}", f"write def {method.form}")
 
     def output(self) -> pa.Schema:
@@ -95,10 +115,24 @@ class Declaration:
         advice = 'declare output = "user bigint, total bigint" in the class body'
         return self._columns("output", getattr(self.kind, "output", None), advice)
 
-    def values(self) -> pa.Schema:
-        """Values of state in the order of declaration, base classes first; a subclass may declare one anew."""
-        declared = self._declared(ValueState, value)
-        return pa.schema([(name, self._value_type(name, item)) for name, item in declared.items()])
+    def sides(self) -> Mapping[str, pa.Schema]:
+        """The declared side outputs."""
+        declared = getattr(self.kind, "sides", {})
+        advice = 'declare sides = {"late": "user bigint, amount bigint"} in the class body'
+        if not isinstance(declared, Mapping):
+            self.refuse(f"{self.kind.__name__}.sides is {declared!r:.100}", advice)
+        return {name: self._columns(f"sides[{name!r}]", columns, advice) for name, columns in declared.items()}
+
+    def fields(self) -> tuple[StateField, ...]:
+        """State per key in the order of declaration, base classes first; a subclass may declare one anew."""
+        return tuple(self._field(name, item) for name, item in self._declared(ValueState, value).items())
+
+    def has(self, base: type, method: str) -> bool:
+        """Whether the class has written an optional method."""
+        return getattr(self.kind, method) is not getattr(base, method)
+
+    def takes(self, method: str, arguments: int) -> bool:
+        return _takes(getattr(self.kind, method), arguments)
 
     def broadcast_maps(self) -> Mapping[str, tuple[pa.DataType, pa.DataType]]:
         """Key and value type of each broadcast map."""
@@ -130,11 +164,17 @@ class Declaration:
             self.refuse(f"{kind}.{what} is {declared!r}, which names a type and no columns", advice)
         return pa.schema(list(resolved))
 
-    def _value_type(self, name: str, declared: object) -> pa.DataType:
+    def _field(self, name: str, declared: object) -> StateField:
         if not isinstance(declared, ValueState):
             seen = f"the state {name!r} is declared with {declared!r:.100}"
             self.refuse(seen, f'declare {name} = pen.value("bigint"), with a Spark type name or an Arrow type')
-        return self._type(f"the state {name!r}", declared.kind)
+        kind = self._type(f"the state {name!r}", declared.kind)
+        if declared.shape == "list":
+            kind = pa.list_(kind)
+        elif declared.shape == "map":
+            kind = pa.map_(self._type(f"the keys of {name!r}", declared.key), kind)
+        ttl_us = None if declared.ttl is None else round(parse_duration(declared.ttl, f"ttl of {name}") * 1e6)
+        return StateField(name, kind, declared.shape, ttl_us)
 
     def _map_key(self, name: str, declared: object) -> pa.DataType:
         advice = f'declare {name} = pen.broadcast_map("string", "double"), a key type and a value type'

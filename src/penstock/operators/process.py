@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime
+from types import MappingProxyType
 from typing import Any, ClassVar, Protocol
 
 import pyarrow as pa
 
-from penstock.operators.base import MAIN_STATE, Operator, OperatorContext, SpecDefaults, StateSchema
+from penstock.operators.base import Operator, OperatorContext, SpecDefaults, StateSchema
 from penstock.operators.columns import key_schema, refuse_doubles
 from penstock.operators.declare import Declaration, Method, Resolve
-from penstock.operators.process_operator import ProcessOperator
+from penstock.operators.process_operator import CodeShape, ProcessOperator
+from penstock.operators.timers import Timers
+from penstock.operators.user_state import StateField
 
 
 class Output(Protocol):
@@ -19,6 +23,7 @@ class Output(Protocol):
 
     def emit(self, **columns: Any) -> None: ...
     def emit_many(self, rows: Sequence[Mapping[str, Any]]) -> None: ...
+    def side(self, output: str) -> Output: ...
 
 
 class KeyedProcess:
@@ -37,19 +42,30 @@ class KeyedProcess:
     One call gets the rows of one key that arrived together, in their order. How many that are depends on time and
     load, so results must not. What is kept in `self` is not part of a checkpoint; state is. After an exception
     `process` may be called again with fewer of the rows, to find the one to blame; nothing of that is kept.
+
+    `sides` names side outputs and their columns: ``out.side("late").emit(…)``. A class that writes `on_timer` gets
+    `timers` as the last argument of both methods: ``timers.at(event_time, name)``, ``timers.after("10 s", name)``,
+    ``timers.cancel(name)``, ``timers.watermark``, ``timers.now``, and in `on_timer` ``timers.name``.
     """
 
     output: ClassVar[str | pa.Schema]
+    sides: ClassVar[Mapping[str, str | pa.Schema]] = MappingProxyType({})
 
     def open(self) -> None:
         """Called once before the first rows, in every subtask and again after every failure."""
 
-    def process(self, key: dict[str, Any], rows: list[dict[str, Any]], state: Any, out: Output) -> None:
-        """Handles the rows of one key."""
+    def process(self, *args: Any, **kwargs: Any) -> None:
+        """``process(self, key, rows, state, out[, timers])``: handles the rows of one key."""
+        raise NotImplementedError
+
+    def on_timer(self, key: dict[str, Any], time: datetime, state: Any, out: Output, timers: Timers) -> None:
+        """Called when a timer of a key is due, with the moment it was set to (in UTC)."""
         raise NotImplementedError
 
 
-_METHODS = (Method("process", 5, "process(self, key, rows, state, out)"),)
+_PROCESS = Method("process", (5, 6), "process(self, key, rows, state, out)")
+_PROCESS_TIMED = Method("process", (6,), "process(self, key, rows, state, out, timers)")
+_ON_TIMER = Method("on_timer", (6,), "on_timer(self, key, time, state, out, timers)")
 
 
 @dataclass(frozen=True)
@@ -61,7 +77,10 @@ class Process(SpecDefaults):
     keys: tuple[str, ...]
     function: KeyedProcess | type[KeyedProcess]
     output_schema: pa.Schema
-    values: pa.Schema
+    fields: tuple[StateField, ...] = ()
+    sides: Mapping[str, pa.Schema] = field(default_factory=dict)
+    takes_timers: bool = False
+    timed: bool = False
 
     @classmethod
     def declare(
@@ -77,23 +96,46 @@ class Process(SpecDefaults):
 
         Raises: `PipelineError`.
         """
-        declared = Declaration.of(name, function, KeyedProcess, _METHODS, resolve)
-        output_schema, values = declared.output(), declared.values()
+        declared = Declaration.of(name, function, KeyedProcess, (_PROCESS,), resolve)
+        timed = declared.has(KeyedProcess, "on_timer")
+        if timed:
+            Declaration.of(name, function, KeyedProcess, (_PROCESS_TIMED, _ON_TIMER), resolve)
+        output_schema, fields = declared.output(), declared.fields()
         refuse_doubles(name, output_schema.names, "an output column")
-        refuse_doubles(name, (*key_schema(name, input_schema, keys).names, *values.names), "a key or state column")
-        return cls(name, input_schema, keys, function, output_schema, values)
+        own = (part.name for part in fields)
+        refuse_doubles(name, (*key_schema(name, input_schema, keys).names, *own), "a key or state column")
+        return cls(
+            name,
+            input_schema,
+            keys,
+            function,
+            output_schema,
+            fields,
+            declared.sides(),
+            takes_timers=declared.takes("process", 6),
+            timed=timed,
+        )
 
     @property
     def kind(self) -> str:
         return "process"
 
     @property
-    def key_schema(self) -> pa.Schema:
-        return key_schema(self.name, self.input_schema, self.keys)
+    def shape(self) -> CodeShape:
+        keys = key_schema(self.name, self.input_schema, self.keys)
+        return CodeShape(self.name, keys, self.fields, self.output_schema, self.sides)
 
     @property
     def state_tables(self) -> Mapping[str, StateSchema]:
-        return {MAIN_STATE: StateSchema(self.key_schema, self.values)} if len(self.values) else {}
+        return self.shape.tables(timed=self.timed)
+
+    @property
+    def side_outputs(self) -> Mapping[str, pa.Schema]:
+        return self.sides
+
+    @property
+    def emits_at_end(self) -> bool:
+        return self.timed
 
     def build(self, context: OperatorContext) -> Operator:
         return ProcessOperator(self, context)

@@ -1,91 +1,42 @@
-"""Runs user code per key in a subtask: grouping, state and output in bulk, one Python call per key and slice.
+"""Runs user code per key in a subtask: grouping, state, timers and output in bulk, one Python call per key and slice.
 
-A slice is all or nothing: output and state leave only after every key of the slice went through.
+A slice is all or nothing: output, state and timers leave only after every key of the slice went through.
 """
 
 from __future__ import annotations
 
 import copy
-from bisect import bisect_right
+import heapq
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from operator import attrgetter
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.types as pt
 
 from penstock.errors import OperatorFailed
-from penstock.operators.base import MAIN_STATE, OperatorContext, Records
-from penstock.operators.convert import arrow_values, batch_of_rows, check_row, first_misfit, python_rows, python_values
-from penstock.operators.failing import BadOutput, operator_failed, record_of
+from penstock.operators.base import MAIN_STATE, NO_WATERMARK, Due, Emitted, OperatorContext, Records, StateSchema, Time
+from penstock.operators.convert import python_rows
+from penstock.operators.failing import operator_failed, record_of
 from penstock.operators.grouping import group_rows
-from penstock.state.keys import Flags, KeyColumn, equal_keys, normalise
+from penstock.operators.timers import TIMERS, Timers, TimerStore, moment_of, timer_tables
+from penstock.operators.user_output import Collector, Misfit
+from penstock.operators.user_state import ROW_EXPIRES, StateField, StateLayout, Unfit, state_schema
+from penstock.state.keys import normalise
+from penstock.state.ranges import Entries
 
 if TYPE_CHECKING:
     from penstock.operators.process import Process
-    from penstock.state.keyed import KeyedState
 
-_MISFITS = (pa.ArrowException, OverflowError, TypeError, ValueError)
+TIMERS_PER_YIELD = 128
+"""Calls of user code between two looks at the clock: short where a call is dear, long against the cost of a lookup."""
+_TIMERS_READ = 4096
 
-
-class StateView:
-    """A key's state as attributes; subclasses have one slot per declared value."""
-
-    __slots__ = ()
-
-    def __getattr__(self, name: str) -> Any:
-        raise self._unknown(name)
-
-    def __setattr__(self, name: str, value: object) -> None:
-        try:
-            object.__setattr__(self, name, value)
-        except AttributeError:
-            raise self._unknown(name) from None
-
-    def _unknown(self, name: str) -> AttributeError:
-        declared = ", ".join(self.__slots__) or "nothing"
-        if hasattr(type(self), name):
-            return AttributeError(f"{name!r} cannot be changed here: it belongs to all keys")
-        return AttributeError(
-            f"there is no state {name!r}; declared is {declared}. Declare it in the class: {name} = pen.value(type)"
-        )
-
-
-class Collector:
-    """Gathers the rows that user code emits."""
-
-    __slots__ = ("_names", "rows")
-
-    def __init__(self, schema: pa.Schema) -> None:
-        self._names = frozenset(schema.names)
-        self.rows: list[Mapping[str, Any]] = []
-
-    def emit(self, **columns: Any) -> None:
-        if columns.keys() != self._names:
-            check_row(columns, self._names)
-        self.rows.append(columns)
-
-    def emit_many(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        for row in rows:
-            check_row(row, self._names)
-            self.rows.append(row)
-
-
-class Slice(NamedTuple):
-    """A slice ordered by key: key number k has the rows ``starts[k]`` to ``starts[k + 1]`` of `batch`."""
-
-    hashes: npt.NDArray[np.int64]
-    keys: pa.RecordBatch
-    batch: pa.RecordBatch
-    starts: list[int]
-    values: pa.RecordBatch
-
-
-Call: TypeAlias = Callable[[dict[str, Any], list[dict[str, Any]], Any, Collector], None]
-"""User code for one key: the key, its rows, its state, where its output goes."""
+Call: TypeAlias = Callable[[dict[str, Any], list[dict[str, Any]], Any, Collector, Timers], None]
+"""User code for one key: the key, its rows, its state, where its output goes, its timers."""
+OnTimer: TypeAlias = Callable[[dict[str, Any], Any, Any, Collector, Timers], None]
 
 
 def opened(name: str, function: Any) -> Any:
@@ -98,106 +49,228 @@ def opened(name: str, function: Any) -> Any:
     return instance
 
 
+@dataclass(frozen=True)
+class CodeShape:
+    """What keyed user code was declared with."""
+
+    name: str
+    keys: pa.Schema
+    fields: tuple[StateField, ...]
+    output: pa.Schema
+    sides: Mapping[str, pa.Schema]
+
+    def tables(self, *, timed: bool) -> dict[str, StateSchema]:
+        own = {MAIN_STATE: StateSchema(self.keys, state_schema(self.fields))} if self.fields else {}
+        return {**own, **(timer_tables(self.keys) if timed else {})}
+
+
 class ProcessOperator:
     """One subtask attempt's instance of a `KeyedProcess`."""
 
     def __init__(self, spec: Process, context: OperatorContext) -> None:
         self._keys = spec.keys
-        self._code = KeyedCode(spec.name, spec.key_schema, spec.values, spec.output_schema, context)
-        self._call: Call = opened(spec.name, spec.function).process
+        function = opened(spec.name, spec.function)
+        self._call: Call = function.process if spec.takes_timers else without_timers(function.process)
+        self._code = KeyedCode(spec.shape, context, function.on_timer if spec.timed else None)
 
-    def process(self, records: Records) -> Iterator[pa.RecordBatch]:
+    def process(self, records: Records) -> Iterator[Emitted]:
         return self._code.run(self._call, records, self._keys)
 
-    def finish(self) -> Iterator[pa.RecordBatch]:
-        return iter(())
+    def finish(self) -> Iterator[Emitted]:
+        return self._code.finish()
+
+    def advance(self, time: Time) -> Iterator[Emitted]:
+        return self._code.advance(time)
+
+    def next_due(self) -> Due:
+        return self._code.next_due()
+
+
+def without_timers(call: Callable[..., None]) -> Call:
+    return lambda key, rows, state, out, _: call(key, rows, state, out)
+
+
+class Slice(NamedTuple):
+    """A slice ordered by key: key number k has the rows ``starts[k]`` to ``starts[k + 1]`` of `batch`."""
+
+    hashes: npt.NDArray[np.int64]
+    keys: pa.RecordBatch
+    batch: pa.RecordBatch
+    starts: list[int]
+    stored: pa.RecordBatch
+    time: Time | None
+
+    @property
+    def now(self) -> int:
+        return 0 if self.time is None else self.time.now
 
 
 class KeyedCode:
-    """Calls user code for the keys of a slice, with their state."""
+    """Calls user code for the keys of a slice, with their state; and for timers that are due."""
 
     def __init__(
         self,
-        name: str,
-        keys: pa.Schema,
-        values: pa.Schema,
-        output: pa.Schema,
+        shape: CodeShape,
         context: OperatorContext,
+        on_timer: OnTimer | None = None,
         shared: Mapping[str, object] = MappingProxyType({}),
     ) -> None:
         """`shared` are further attributes of every key's state, not to be changed."""
-        self._name, self._keys, self._values, self._output = name, keys, values, output
+        self._shape, self._on_timer = shape, on_timer
         self._state = context.states.get(MAIN_STATE)
-        self._view: type[StateView] = type("State", (StateView,), {"__slots__": tuple(values.names), **shared})
+        self._layout = StateLayout(shape.fields, shared)
+        self._mortal = any(field.ttl_us is not None for field in shape.fields)
+        self._groups = context.groups
+        self._timers = TimerStore(context.states, context) if TIMERS in context.states else None
+        self._time: Time | None = None
+        self._all_fired = False
 
-    def run(self, call: Call, records: Records, keys: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    # -- rows ----------------------------------------------------------------------------------------------------
+
+    def run(self, call: Call, records: Records, keys: Sequence[str]) -> Iterator[Emitted]:
         """Takes a slice whose key columns are called `keys`."""
         if not records.rows:
             return iter(())
-        part = self._load(records, keys)
-        views = self._views(part.values)
-        output = self._run(call, part, views)
-        if self._state is not None:
-            self._store(self._state, call, part, views)
-        return iter((output,) if output.num_rows else ())
+        self._time = records.time
+        timers, emitted = self._run(call, records, keys)
+        if self._time is not None and self._timers is not None:
+            self._all_fired &= not self._any_due(timers)
+        return iter(emitted)
 
-    def _load(self, records: Records, names: Sequence[str]) -> Slice:
-        columns = [normalise(records.batch.column(name)) for name in names]
-        keys = pa.RecordBatch.from_arrays(columns, schema=self._keys)
-        grouping = group_rows(records.hashes, keys)
-        hashes, keys = records.hashes[grouping.firsts], keys.take(pa.array(grouping.firsts))
-        batch = records.batch.take(pa.array(grouping.order))
-        if self._state is not None:
-            values = self._state.lookup(hashes, keys).values
-        else:
-            values = keys.select([])
-        return Slice(hashes, keys, batch, [*grouping.starts.tolist(), records.rows], values)
-
-    def _views(self, values: pa.RecordBatch) -> list[StateView]:
-        views = [self._view() for _ in range(values.num_rows)]
-        for name, column in zip(values.schema.names, values.columns, strict=True):
-            put = getattr(self._view, name).__set__  # the slot itself: no check of the name, 2.5 times as fast
-            for view, item in zip(views, python_values(column), strict=True):
-                put(view, item)
-        return views
-
-    def _run(self, call: Call, part: Slice, views: Sequence[StateView]) -> pa.RecordBatch:
-        """Calls user code for every key; gives the output."""
-        out, ends = Collector(self._output), []
+    def _run(self, call: Call, records: Records, names: Sequence[str]) -> tuple[Timers, list[Emitted]]:
+        part = self._load(records, names)
+        views = self._layout.views(part.stored, part.now)
+        timers, out = Timers(part.time, part.hashes), Collector(self._shape.output, self._shape.sides)
         rows, starts = python_rows(part.batch), part.starts
         for number, (key, view) in enumerate(zip(python_rows(part.keys), views, strict=True)):
             try:
-                call(key, rows[starts[number] : starts[number + 1]], view, out)
+                call(key, rows[starts[number] : starts[number + 1]], view, out, timers.of_key(number))
             except Exception as error:
                 raise self._failed(call, part, number, error) from error
-            ends.append(len(out.rows))
+            out.end_call()
         try:
-            return batch_of_rows(out.rows, self._output)
-        except BadOutput as error:
-            number = bisect_right(ends, first_misfit(out.rows, self._output))
-            raise self._failed(call, part, number, error) from error
+            emitted = list(out.emitted())
+            self._store(part, views)
+        except Misfit as misfit:
+            raise self._failed(call, part, misfit.call, misfit.error) from misfit
+        except Unfit as misfit:
+            raise self._failed(call, part, misfit.key, misfit.error) from misfit
+        if self._timers is not None:
+            self._timers.apply(timers, part.hashes, part.keys)
+        return timers, emitted
 
-    def _store(self, state: KeyedState, call: Call, part: Slice, views: Sequence[StateView]) -> None:
-        """Writes back what changed; a key without any value is deleted."""
-        columns = [self._state_column(call, part, views, field) for field in self._values]
-        changed = np.zeros(len(views), np.bool_)
-        empty = np.ones(len(views), np.bool_)
-        for old, new in zip(part.values.columns, columns, strict=True):
-            changed |= _differs(old, new)
-            empty &= new.is_null().to_numpy(zero_copy_only=False)
+    def _load(self, records: Records, names: Sequence[str]) -> Slice:
+        columns = [normalise(records.batch.column(name)) for name in names]
+        keys = pa.RecordBatch.from_arrays(columns, schema=self._shape.keys)
+        grouping = group_rows(records.hashes, keys)
+        hashes, keys = records.hashes[grouping.firsts], keys.take(pa.array(grouping.firsts))
+        batch = records.batch.take(pa.array(grouping.order))
+        stored = keys.select([]) if self._state is None else self._state.lookup(hashes, keys).values
+        return Slice(hashes, keys, batch, [*grouping.starts.tolist(), records.rows], stored, records.time)
+
+    def _store(self, part: Slice, views: Sequence[Any]) -> None:
+        """Writes back what changed; a key without any state is deleted."""
+        if self._state is None:
+            return
+        columns, changed, empty = self._layout.changes(part.stored, views, part.now)
         rows = np.flatnonzero(changed)
         if len(rows):
-            values = pa.RecordBatch.from_arrays(columns, schema=self._values)
+            values = pa.RecordBatch.from_arrays(columns, schema=part.stored.schema)
             picked = pa.array(rows)
-            state.update(part.hashes[rows], part.keys.take(picked), values.take(picked), empty[rows])
+            self._state.update(part.hashes[rows], part.keys.take(picked), values.take(picked), empty[rows])
 
-    def _state_column(self, call: Call, part: Slice, views: Sequence[StateView], field: pa.Field) -> pa.Array:
-        items = list(map(attrgetter(field.name), views))
-        try:
-            return arrow_values(items, field.type)
-        except _MISFITS as error:
-            number = next(i for i, item in enumerate(items) if _misfit(item, field) is not None)
-            raise self._failed(call, part, number, _misfit(items[number], field) or error) from error
+    def finish(self) -> Iterator[Emitted]:
+        if self._mortal and self._state is not None and self._time is not None:
+            self._state.expire(ROW_EXPIRES, np.full(len(self._groups), self._time.now + 1, np.int64))
+        return iter(())
+
+    # -- timers --------------------------------------------------------------------------------------------------
+
+    def advance(self, time: Time) -> Iterator[Emitted]:
+        """Fires what is due, per key in the order of time."""
+        self._time, self._all_fired = time, False
+        if self._timers is not None:
+            yield from self._fire(time, time.watermarks, event=True)
+            yield from self._fire(time, np.full(len(self._groups), time.now, np.int64), event=False)
+        self._all_fired = True
+
+    def next_due(self) -> Due:
+        if self._timers is None or self._time is None:
+            return Due()
+        if not self._all_fired:
+            return Due(event_time=NO_WATERMARK + 1, processing_time=self._time.now)
+        now = np.full(len(self._groups), self._time.now, np.int64)
+        return Due(
+            event_time=self._timers.lines[True].next_after(self._time.watermarks),
+            processing_time=self._timers.lines[False].next_after(now),
+        )
+
+    def _any_due(self, timers: Timers) -> bool:
+        """Whether a timer was set to a moment that has passed; it fires when time moves on, or in the next epoch."""
+        assert self._time is not None
+        return any(
+            setting.time <= (self._time.highest if setting.event else self._time.now) for setting in timers.settings()
+        )
+
+    def _fire(self, time: Time, until: npt.NDArray[np.int64], *, event: bool) -> Iterator[Emitted]:
+        assert self._timers is not None
+        line = self._timers.lines[event]
+        for groups in line.batches(until, _TIMERS_READ):
+            # Read again when a timer was set that comes before some of those that were read.
+            again = True
+            while again and (read := line.due(groups, until)) is not None:
+                by_time = np.argsort(read.keys.column(0).to_numpy(), kind="stable")
+                for start in range(0, len(by_time), TIMERS_PER_YIELD):
+                    chunk = read.take(np.sort(by_time[start : start + TIMERS_PER_YIELD]))
+                    emitted, again = self._fire_chunk(chunk, time, int(until.max()), event=event)
+                    line.remove(chunk)
+                    yield from emitted
+                    yield pa.RecordBatch.from_pylist([], schema=self._shape.output)
+                    if again:
+                        break
+
+    def _fire_chunk(self, chunk: Entries, time: Time, last: int, *, event: bool) -> tuple[list[Emitted], bool]:
+        """Fires the timers of a chunk, and those that user code sets meanwhile and that come before its end."""
+        assert self._timers is not None
+        end = int(chunk.keys.column(0).to_numpy().max())
+        valid = self._timers.valid(chunk, event=event)
+        if not len(valid):
+            return [], False
+        fired = chunk.take(valid)
+        times, names, *keys = fired.keys.columns
+        batch = pa.RecordBatch.from_arrays([times, names, *keys], ["__time", "__name", *self._shape.keys.names])
+        records = Records(batch, fired.values.column(0).to_numpy(), time=time)
+        timers, emitted = self._run(self._firing(end, event=event), records, self._shape.keys.names)
+        again = any(setting.event == event and setting.time <= last for setting in timers.settings())
+        return emitted, again
+
+    def _firing(self, end: int, *, event: bool) -> Call:
+        on_timer = self._on_timer
+        assert on_timer is not None
+
+        def call(key: dict[str, Any], rows: list[dict[str, Any]], view: Any, out: Collector, timers: Timers) -> None:
+            pending = [(row["__time"], row["__name"]) for row in rows]
+            planned = {name: moment for moment, name in pending}
+            heapq.heapify(pending)
+            changes = timers.changes_of_key()
+            while pending:
+                moment, name = heapq.heappop(pending)
+                if planned.get(name) != moment:
+                    continue  # moved or cancelled meanwhile
+                del planned[name]
+                changes[name] = None
+                timers.name = name
+                on_timer(key, moment_of(moment), view, out, timers)
+                for changed, setting in changes.items():
+                    planned.pop(changed, None)
+                    if setting is not None and setting.event == event and setting.time <= end:
+                        planned[changed] = setting.time
+                        heapq.heappush(pending, (setting.time, changed))
+                        changes[changed] = None
+
+        return call
+
+    # -- failures ------------------------------------------------------------------------------------------------
 
     def _failed(self, call: Call, part: Slice, number: int, error: Exception) -> OperatorFailed:
         """The error for key `number`, with the row that made it fail: the last of its shortest failing beginning."""
@@ -211,37 +284,20 @@ class KeyedCode:
             else:
                 passing = middle
         note = f"row {failing - start} of {stop - start} of this key in this slice" if stop - start > 1 else ""
-        return operator_failed(self._name, error, record_of(part.batch, failing - 1), note=note)
+        return operator_failed(self._shape.name, error, record_of(part.batch, failing - 1), note=note)
 
     def _attempt(self, call: Call, part: Slice, number: int, stop: int) -> Exception | None:
         """Runs user code once more, for one key and its rows before `stop`, without any effect; gives its error."""
         start = part.starts[number]
         (key,) = python_rows(part.keys.slice(number, 1))
-        (view,) = self._views(part.values.slice(number, 1))
-        out = Collector(self._output)
+        (view,) = self._layout.views(part.stored.slice(number, 1), part.now)
+        out = Collector(self._shape.output, self._shape.sides)
+        timers = Timers(part.time, part.hashes[number : number + 1])
         try:
-            call(key, python_rows(part.batch.slice(start, stop - start)), view, out)
-            batch_of_rows(out.rows, self._output)
+            call(key, python_rows(part.batch.slice(start, stop - start)), view, out, timers)
+            list(out.emitted())
+        except Misfit as misfit:
+            return misfit.error
         except Exception as error:  # noqa: BLE001 - user code may raise anything
             return error
-        misfits = (_misfit(getattr(view, field.name), field) for field in self._values)
-        return next((misfit for misfit in misfits if misfit is not None), None)
-
-
-def _misfit(item: object, field: pa.Field) -> BadOutput | None:
-    try:
-        arrow_values([item], field.type)
-    except _MISFITS as error:
-        return BadOutput(
-            f"the state {field.name!r} is declared as {field.type} and was set to {item!r:.100}: {error}",
-            "set values of the declared type, or declare another one",
-        )
-    return None
-
-
-def _differs(old: pa.Array, new: pa.Array) -> Flags:
-    if pt.is_nested(new.type):
-        pairs = zip(old.to_pylist(), new.to_pylist(), strict=True)
-        return np.fromiter((a != b for a, b in pairs), np.bool_, len(new))
-    rows = np.arange(len(new))
-    return ~equal_keys((KeyColumn(old),), rows, (KeyColumn(new),), rows)
+        return self._layout.first_misfit(view)

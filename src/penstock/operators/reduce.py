@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from penstock.operators.grouping import Groups
-from penstock.state.keys import Flags, Rows
+from penstock.state.keys import Flags, Rows, normalise
 
 Numbers: TypeAlias = npt.NDArray[Any]
 
@@ -104,6 +104,19 @@ def largest(array: pa.Array, groups: Groups) -> pa.Array:
 def has_order(kind: pa.DataType) -> bool:
     """Whether `smallest` and `largest` work on this type."""
     return _image_type(kind) is not None or pt.is_decimal(kind) or _is_bytes(kind)
+
+
+def ordered_image(array: pa.Array) -> Numbers:
+    """Integers in the order of the values, none of which may be null; equal values have equal ones."""
+    assert not array.null_count
+    image_type = _image_type(array.type)
+    if image_type is None:
+        ranks: Numbers = pc.rank(array, sort_keys="ascending", tiebreaker="dense").to_numpy().astype(np.int64)
+        return ranks
+    if pt.is_floating(array.type):
+        array = normalise(array)
+    image: Numbers = _image(array, image_type).to_numpy(zero_copy_only=False).astype(np.int64)
+    return image
 
 
 def _extreme(array: pa.Array, groups: Groups, *, largest: bool) -> pa.Array:

@@ -85,3 +85,15 @@ def order_bound(key_group: int, max_parallelism: int) -> np.uint64 | None:
     bits = order_bits(max_parallelism)
     value = key_group << (64 - bits)
     return np.uint64(value) if value < 1 << 64 else None
+
+
+def regrouped(
+    hashes: npt.NDArray[np.int64], like: npt.NDArray[np.int64], max_parallelism: int
+) -> npt.NDArray[np.int64]:
+    """Hashes with the key groups of other hashes: for entries that belong to a key but have a place of their own.
+
+    >>> groups_of(regrouped(np.array([7, 80]), np.array([3, -1]), 10), 10).tolist()
+    [3, 9]
+    """
+    halved = hashes >> 1  # room for the correction
+    return halved - groups_of(halved, max_parallelism) + groups_of(like, max_parallelism)

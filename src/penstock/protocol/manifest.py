@@ -100,10 +100,14 @@ class Committable(_Value, frozen=True):
 
 
 class PendingCommit(_Value, frozen=True, kw_only=True):
-    """The committables of one published checkpoint that the table is not known to hold yet."""
+    """The committables of one published checkpoint that the table is not known to hold yet.
+
+    `watermark`: the minimum over the sink's active writers, in milliseconds, frozen when it was published (C7).
+    """
 
     checkpoint: int
     committables: tuple[Committable, ...]
+    watermark: int | None = None
 
     @property
     def rows(self) -> int:
@@ -114,11 +118,14 @@ class SinkState(_Value, frozen=True, kw_only=True):
     """Position of one sink: the newest checkpoint known to be in the table, and what still has to go there.
 
     Checkpoints without committables are never pending and never counted: `committed` names the last that wrote rows.
+    `listeners` are the states that commit listeners had when `committed` was their last news (C8).
     """
 
     committed: int | None = None
     snapshot: int | None = None
+    watermark: int | None = None
     pending: tuple[PendingCommit, ...] = ()
+    listeners: dict[str, Payload] = {}
 
 
 class SourcePosition(_Value, frozen=True, kw_only=True):

@@ -6,28 +6,62 @@ The driver's coordinator commits them after the checkpoint that holds them was p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.protocol.commit import CommitPermit, CommitReceipt
 from penstock.protocol.ids import CheckpointId, Generation
 from penstock.protocol.manifest import Committable
+from penstock.sinks.listeners import CommitListener
 
-__all__ = ["CommitPermit", "CommitReceipt", "Committable", "Committer", "Sink", "Writer", "WriterContext"]
+__all__ = [
+    "CommitPermit",
+    "CommitReceipt",
+    "Committable",
+    "Committer",
+    "Routing",
+    "Sink",
+    "Writer",
+    "WriterContext",
+]
+
+
+def _to_nobody(file: str) -> None:
+    """Where no driver listens, nothing is announced."""
 
 
 @dataclass(frozen=True, slots=True)
 class WriterContext:
-    """Who writes: unique per attempt, so that no two writers share a file name."""
+    """Who writes: unique per attempt, so that no two writers share a file name.
+
+    `announce` is called with the name of each file before it is made. The files of an attempt that does not count are
+    removed by the driver, also when the attempt was killed and could report nothing (C5).
+    """
 
     checkpoint: CheckpointId
     generation: Generation
     subtask: int
     parallelism: int
     attempt: str
+    announce: Callable[[str], None] = _to_nobody
+
+
+class Routing(Protocol):
+    """Which rows must meet in one writer; travels to the subtasks, so it holds plain values only."""
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Says in words what `lanes` depends on: a checkpoint with other words does not fit."""
+        ...
+
+    def lanes(self, batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
+        """Any number not below 0 for each row; rows with equal ones meet. Consecutive ones are dealt out evenly."""
+        ...
 
 
 class Writer(Protocol):
@@ -46,8 +80,20 @@ class Writer(Protocol):
 class Committer(Protocol):
     """Commits to one table for one commit user; used by one thread."""
 
-    def committed_up_to(self, oldest_snapshot: int | None = None) -> CommitReceipt | None:
-        """The newest commit of our commit user that the table holds; walks back no further than `oldest_snapshot`."""
+    def fence(self, generation: Generation) -> None:
+        """Called once, after this generation was claimed: no older driver's commit appears from now on.
+
+        Where a table cannot promise that, commits still happen once: `commit` asks right before it publishes.
+        """
+        ...
+
+    def commits(self, oldest_snapshot: int | None, limit: int) -> tuple[CommitReceipt, ...]:
+        """The newest `limit` commits of our commit user, oldest first; goes back no further than `oldest_snapshot`.
+
+        The newest one is always among them, if there is any; older ones may be missing (expired).
+
+        Raises: `TablePositionMismatch` when the table lost what it had; any other exception: ask again.
+        """
         ...
 
     def commit(
@@ -55,7 +101,8 @@ class Committer(Protocol):
         permit: CommitPermit,
         committables: Sequence[Committable],
         *,
-        properties: dict[str, str],
+        watermark: int | None,
+        properties: Mapping[str, str],
         still_leader: Callable[[], bool],
     ) -> CommitReceipt:
         """Commits under ``permit.checkpoint`` exactly once.
@@ -64,12 +111,24 @@ class Committer(Protocol):
         asked again right before the snapshot becomes visible.
 
         Raises: `Fenced` when this driver is no longer the leader; any other exception means *unknown outcome*:
-        ask `committed_up_to` before trying again.
+        ask `commits` before trying again.
         """
+        ...
+
+    def missing_files(self, committables: Sequence[Committable]) -> tuple[str, ...]:
+        """Data files of committables that are gone."""
+        ...
+
+    def partitions(self, committables: Sequence[Committable]) -> tuple[str, ...]:
+        """The partitions that committables add rows to, sorted; none where the table has none."""
         ...
 
     def abort(self, committables: Sequence[Committable]) -> None:
         """Removes the files of committables that were never committed and never will be."""
+        ...
+
+    def remove(self, files: Sequence[str]) -> None:
+        """Removes files by the names that writers announced; their attempts never counted and never will."""
         ...
 
     def close(self) -> None: ...
@@ -80,6 +139,13 @@ class Sink(Protocol):
 
     @property
     def description(self) -> str: ...
+    def routing(self, schema: pa.Schema) -> Routing | None:
+        """How rows must be exchanged before they are written; None if any writer may get any row.
+
+        Raises: as `check`.
+        """
+        ...
+
     def check(self, schema: pa.Schema) -> None:
         """Called once in the driver before anything runs: creates or verifies the table.
 
@@ -87,5 +153,15 @@ class Sink(Protocol):
         """
         ...
 
+    def taken_over(self, checkpoint: CheckpointId, pending: Sequence[Committable]) -> Sink:
+        """The sink as the writers of this driver get it, once no older driver can publish.
+
+        `checkpoint` is the takeover's; `pending` is what was published before and the table may not hold yet.
+        """
+        ...
+
     def open_writer(self, context: WriterContext, schema: pa.Schema) -> Writer: ...
     def open_committer(self, commit_user: str) -> Committer: ...
+    def listeners(self) -> tuple[CommitListener, ...]:
+        """Listeners that belong to the sink itself; users add their own with ``write(sink, listeners=…)``."""
+        ...

@@ -7,12 +7,14 @@ Nothing is written, so there is nothing to commit: `prepare` hands over no commi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 
+from penstock.protocol.ids import CheckpointId, Generation
 from penstock.sinks.base import CommitPermit, CommitReceipt, Committable, WriterContext
+from penstock.sinks.listeners import CommitListener
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +31,23 @@ class Discard:
     def description(self) -> str:
         return "discard"
 
+    def routing(self, schema: pa.Schema) -> None:
+        """Any row can be dropped anywhere."""
+
     def check(self, schema: pa.Schema) -> None:
         """Every schema can be dropped."""
+
+    def taken_over(self, checkpoint: CheckpointId, pending: Sequence[Committable]) -> Discard:
+        return self
 
     def open_writer(self, context: WriterContext, schema: pa.Schema) -> DiscardWriter:
         return DiscardWriter()
 
     def open_committer(self, commit_user: str) -> DiscardCommitter:
         return DiscardCommitter()
+
+    def listeners(self) -> tuple[CommitListener, ...]:
+        return ()
 
 
 class DiscardWriter:
@@ -51,19 +62,32 @@ class DiscardWriter:
 
 
 class DiscardCommitter:
-    def committed_up_to(self, oldest_snapshot: int | None = None) -> CommitReceipt | None:
-        return None
+    def fence(self, generation: Generation) -> None:
+        """There is nothing to keep anybody away from."""
+
+    def commits(self, oldest_snapshot: int | None, limit: int) -> tuple[CommitReceipt, ...]:
+        return ()
 
     def commit(
         self,
         permit: CommitPermit,
         committables: Sequence[Committable],
         *,
-        properties: dict[str, str],
+        watermark: int | None,
+        properties: Mapping[str, str],
         still_leader: Callable[[], bool],
     ) -> CommitReceipt:
         assert not committables, "a discarding writer hands over nothing"
         return CommitReceipt(permit.checkpoint, snapshot=None, rows=0, files=0)
+
+    def missing_files(self, committables: Sequence[Committable]) -> tuple[str, ...]:
+        return ()
+
+    def partitions(self, committables: Sequence[Committable]) -> tuple[str, ...]:
+        return ()
+
+    def remove(self, files: Sequence[str]) -> None:
+        assert not files, "a discarding writer announces nothing"
 
     def abort(self, committables: Sequence[Committable]) -> None:
         assert not committables, "a discarding writer hands over nothing"

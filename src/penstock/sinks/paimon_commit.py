@@ -3,17 +3,23 @@
 A commit is one snapshot under our commit user with the checkpoint as its identifier. Snapshot N is published only
 if every snapshot before N was read and none holds this checkpoint, and only if nobody else published N. On a local
 warehouse both hold at one instant, the `os.link` of N: a zombie driver that was paused anywhere cannot double rows.
+
+Nor can it commit anything at all. The link needs the hidden file that was written before leadership was asked. A new
+driver claims its generation and then withdraws the hidden files of its commit user (`fence`). Whoever wrote one before
+that has either linked it, which the new driver sees when it asks the table next, or never will. Whoever writes one
+later asks for leadership after that and is told no.
 """
 
 from __future__ import annotations
 
+import hashlib
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from penstock.errors import CommitFailed, CorruptFile, Fenced, PenstockError, TablePositionMismatch
-from penstock.protocol.ids import CheckpointId
+from penstock.protocol.ids import CheckpointId, Generation
 from penstock.sinks import paimon_local as local
 from penstock.sinks import paimon_private as private
 from penstock.sinks.base import CommitPermit, CommitReceipt, Committable
@@ -45,23 +51,33 @@ class PaimonCommitter:
         root = local.as_local(str(self._table.table_path))
         self._root = None if root is None else Path(root)
         self._publish_remote = private.own_publish(self._table)
+        # Commit users hold names that people chose; a digest makes a short part of a file name.
+        self._owner = f"{hashlib.sha256(commit_user.encode()).hexdigest()[:16]}-"
         self._checkpoint = CheckpointId(-1)
+        self._watermark: int | None = None
         self._still_leader: Callable[[], bool] = lambda: False
 
-    def committed_up_to(self, oldest_snapshot: int | None = None) -> CommitReceipt | None:
-        """The newest commit of our commit user; None when no snapshot from `oldest_snapshot` on is ours.
+    def fence(self, generation: Generation) -> None:
+        """As `Committer.fence`, on a local warehouse; elsewhere pypaimon's publish leaves a gap."""
+        del generation
+        if self._root is not None:
+            local.withdraw_hidden(Path(self._files.snapshot_path(1)).parent, self._owner)
+
+    def commits(self, oldest_snapshot: int | None, limit: int) -> tuple[CommitReceipt, ...]:
+        """As `Committer.commits`.
 
         Raises: `TablePositionMismatch` when the table lost a commit, or expired snapshots that might be ours.
         """
         self._history.ask(oldest_snapshot)
-        return self._history.receipt()
+        return self._history.receipts(oldest_snapshot, limit)
 
     def commit(
         self,
         permit: CommitPermit,
         committables: Sequence[Committable],
         *,
-        properties: dict[str, str],
+        watermark: int | None,
+        properties: Mapping[str, str],
         still_leader: Callable[[], bool],
     ) -> CommitReceipt:
         """As `Committer.commit`.
@@ -71,12 +87,13 @@ class PaimonCommitter:
         """
         if not committables:
             return CommitReceipt(permit.checkpoint, snapshot=None, rows=0, files=0)
-        self._checkpoint, self._still_leader = permit.checkpoint, still_leader
+        self._checkpoint, self._watermark, self._still_leader = permit.checkpoint, watermark, still_leader
         if self._ask_before():
             return self._held()
         messages = [self._decode(committable) for committable in committables]
         try:
-            self._files.commit(messages, permit.checkpoint, properties)
+            with local.publishing(str(self._table.table_path)):
+                self._files.commit(messages, permit.checkpoint, dict(properties))
         except _Halt as halt:
             if halt.error is not None:
                 raise halt.error from None
@@ -86,11 +103,34 @@ class PaimonCommitter:
         self._history.ask()
         return self._held()
 
+    def missing_files(self, committables: Sequence[Committable]) -> tuple[str, ...]:
+        """Data files of committables that are gone."""
+        paths = self._data_paths(committables).values()
+        return tuple(path for path in sorted(paths) if not self._table.file_io.exists(path))
+
+    def partitions(self, committables: Sequence[Committable]) -> tuple[str, ...]:
+        """The partitions that committables add rows to, as their folders are named; none without partitions."""
+        if not self._table.partition_keys:
+            return ()
+        messages = (self._decode(committable) for committable in committables)
+        return tuple(sorted({private.partition_of(self._table, message) for message in messages}))
+
     def abort(self, committables: Sequence[Committable]) -> None:
         """Removes the data files of committables that were never committed; a file that the table lists stays."""
+        self._remove_unlisted(self._data_paths(committables))
+
+    def remove(self, files: Sequence[str]) -> None:
+        """Removes files that writers announced; a file that the table lists stays."""
+        paths = (private.absolute_in_table(self._table, file) for file in files)
+        self._remove_unlisted({path.rpartition("/")[2]: path for path in paths if self._table.file_io.exists(path)})
+
+    def _data_paths(self, committables: Sequence[Committable]) -> dict[str, str]:
         paths: dict[str, str] = {}
         for committable in committables:
             paths |= private.data_paths(self._table, self._decode(committable))
+        return paths
+
+    def _remove_unlisted(self, paths: Mapping[str, str]) -> None:
         latest = self._files.latest()
         entries = self._files.entries(latest, frozenset(paths)) if latest is not None and paths else ()
         listed = {entry.file.file_name for entry in entries}
@@ -120,7 +160,12 @@ class PaimonCommitter:
         return receipt
 
     def _publish(self, snapshot: private.Snapshot) -> bool:
-        """Makes a snapshot visible unless somebody else made one of that number; called by pypaimon's commit loop."""
+        """Makes a snapshot visible unless somebody else made one of that number; called by pypaimon's commit loop.
+
+        pypaimon copies the watermark of the snapshot before; ours takes part in it and never sets it back (C7).
+        """
+        if self._watermark is not None:
+            snapshot.watermark = max(self._watermark, snapshot.watermark or self._watermark)
         try:
             if self._root is None:
                 self._fence(snapshot)
@@ -136,7 +181,7 @@ class PaimonCommitter:
     def _publish_local(self, snapshot: private.Snapshot, root: Path) -> bool:
         local.sync_files(map(Path, self._files.own_manifests(snapshot)), root)
         path = Path(self._files.snapshot_path(snapshot.id))
-        hidden = local.write_hidden(path, private.snapshot_json(snapshot))
+        hidden = local.write_hidden(path, private.snapshot_json(snapshot), self._owner)
         try:
             self._fence(snapshot)
             published = local.link(hidden, path)

@@ -2,6 +2,7 @@
 
 Snapshots are numbered without gaps and never change, so each is read once: the first question walks back from the
 newest snapshot, every later one reads on from there. Filtering is by high-water mark: checkpoint ids only grow.
+Snapshots of our commit user that compact are no commits: they add no rows.
 """
 
 from __future__ import annotations
@@ -31,11 +32,33 @@ class History:
         return -1 if self._newest is None else int(self._newest.commit_identifier)
 
     def receipt(self) -> CommitReceipt | None:
-        newest = self._newest
-        if newest is None:
-            return None
-        files = self._files.files_added(newest)
-        return CommitReceipt(CheckpointId(self.checkpoint), int(newest.id), int(newest.delta_record_count), files)
+        return None if self._newest is None else self._receipt(self._newest)
+
+    def receipts(self, oldest_snapshot: int | None, limit: int) -> tuple[CommitReceipt, ...]:
+        """The newest `limit` commits, oldest first; the walk ends at `oldest_snapshot` and where snapshots expired."""
+        if self._newest is None:
+            return ()
+        found = [self._newest]
+        for number in range(int(self._newest.id) - 1, (oldest_snapshot or 1) - 1, -1):
+            snapshot = self._files.snapshot(number) if len(found) < limit else None
+            if snapshot is None:
+                break
+            if self._is_ours(snapshot):
+                found.append(snapshot)
+        return tuple(self._receipt(snapshot) for snapshot in reversed(found))
+
+    def _receipt(self, snapshot: Snapshot) -> CommitReceipt:
+        return CommitReceipt(
+            CheckpointId(int(snapshot.commit_identifier)),
+            int(snapshot.id),
+            int(snapshot.delta_record_count),
+            self._files.files_added(snapshot),
+            None if snapshot.watermark is None else int(snapshot.watermark),
+            int(snapshot.time_millis),
+        )
+
+    def _is_ours(self, snapshot: Snapshot) -> bool:
+        return bool(snapshot.commit_user == self._user and snapshot.commit_kind != "COMPACT")
 
     def ask(self, oldest_snapshot: int | None = None) -> None:
         """Reads what was committed since the last question; the first one goes back to `oldest_snapshot`.
@@ -68,7 +91,7 @@ class History:
         assert self._seen is not None, "ask first"
         assert snapshot.id == self._seen + 1, f"snapshot {snapshot.id} does not follow {self._seen}"
         self._seen += 1
-        if snapshot.commit_user == self._user:
+        if self._is_ours(snapshot):
             self._newest = snapshot
 
     def _walk_back(self, latest_id: int, oldest_snapshot: int | None) -> Snapshot | None:
@@ -76,7 +99,7 @@ class History:
             snapshot = self._files.snapshot(number)
             if snapshot is None and oldest_snapshot is not None and number > oldest_snapshot:
                 raise _expired(number)
-            if snapshot is None or snapshot.commit_user == self._user:
+            if snapshot is None or self._is_ours(snapshot):
                 return snapshot
             if number == oldest_snapshot:
                 raise _went_back(f"snapshot {number} was ours and now belongs to {snapshot.commit_user!r}")

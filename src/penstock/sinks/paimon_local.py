@@ -7,6 +7,7 @@ commit at once. Here a file counts only after `fsync`, and a snapshot appears by
 from __future__ import annotations
 
 import os
+import threading
 import uuid
 from collections.abc import Iterable
 from contextlib import suppress
@@ -48,10 +49,13 @@ def sync_files(paths: Iterable[Path], root: Path) -> None:
         sync(folder)
 
 
-def write_hidden(path: Path, content: str) -> Path:
-    """Writes `content` durably beside `path` under a name that no reader looks at, and tells that name."""
+def write_hidden(path: Path, content: str, owner: str = "") -> Path:
+    """Writes `content` durably beside `path` under a name that no reader looks at, and tells that name.
+
+    `owner` becomes a part of it, by which `withdraw_hidden` finds it.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    hidden = path.with_name(f".{path.name}.{uuid.uuid4()}.tmp")
+    hidden = path.with_name(f".{path.name}.{owner}{uuid.uuid4()}.tmp")
     with hidden.open("x", encoding="utf-8") as file:
         file.write(content)
         file.flush()
@@ -59,16 +63,33 @@ def write_hidden(path: Path, content: str) -> Path:
     return hidden
 
 
+def withdraw_hidden(folder: Path, owner: str) -> None:
+    """Removes an owner's unfinished files: whoever was about to `link` one of them can no longer do so."""
+    for path in folder.glob(f".*.{owner}*.tmp"):
+        path.unlink(missing_ok=True)
+
+
 def link(hidden: Path, path: Path) -> bool:
-    """Gives a finished file its name, durably; False when the name is taken by somebody else's file."""
+    """Gives a finished file its name, durably; False when the name is taken, or the file was withdrawn."""
     try:
         path.hardlink_to(hidden)
+    except FileNotFoundError:
+        return False
     except FileExistsError:
         # A network file system may lose the answer of a link that it made.
         if not path.samefile(hidden):
             return False
     sync(path.parent)
     return True
+
+
+_locks: dict[str, threading.RLock] = {}
+
+
+def publishing(table: str) -> threading.RLock:
+    """Held by whoever makes a snapshot of this table, so that threads of one process do not waste their work on each
+    other. Nothing but speed depends on it: `link` decides between processes."""
+    return _locks.setdefault(table, threading.RLock())
 
 
 def replace(path: Path, content: str) -> None:

@@ -48,13 +48,36 @@ def find_table(warehouse: str, name: str) -> private.Table | None:
         ) from error
 
 
-def create_table(
-    warehouse: str, name: str, columns: pa.Schema, partition_by: Sequence[str], options: Mapping[str, str]
-) -> private.Table:
+def table_schema(
+    name: str, columns: pa.Schema, partition_by: Sequence[str], primary_key: Sequence[str], options: Mapping[str, str]
+) -> Schema:
+    """A table to be made, as pypaimon describes it.
+
+    Raises: `TableRefused` when pypaimon does not know such a table.
+    """
+    try:
+        return Schema.from_pyarrow_schema(
+            columns, partition_keys=list(partition_by), primary_keys=list(primary_key), options=dict(options)
+        )
+    except ValueError as error:
+        raise _unknown(name, error) from error
+
+
+def draft_table(name: str, schema: Schema) -> private.Table:
+    """What `create_table` would make, to be looked at; nothing is made.
+
+    Raises: `TableRefused` when pypaimon does not know such a table.
+    """
+    try:
+        return private.draft(name, schema)
+    except ValueError as error:
+        raise _unknown(name, error) from error
+
+
+def create_table(warehouse: str, name: str, schema: Schema) -> private.Table:
     """A new table, or the one that somebody else made meanwhile."""
     catalog = CatalogFactory.create({"warehouse": warehouse})
     try:
-        schema = Schema.from_pyarrow_schema(columns, partition_keys=list(partition_by), options=dict(options))
         catalog.create_database(name.partition(".")[0], ignore_if_exists=True)
         catalog.create_table(name, schema, ignore_if_exists=True)
     except Exception as error:
@@ -85,15 +108,19 @@ def make_writable(warehouse: str, name: str) -> None:
 
 def _not_created(warehouse: str, name: str, error: Exception) -> PenstockError:
     if isinstance(error, ValueError):
-        return TableRefused(
-            f"table {name} cannot be made: {error}",
-            cause="pypaimon does not know such a table",
-            next_step="change columns or options",
-            table=name,
-        )
+        return _unknown(name, error)
     return StorageFailed(
         f"table {name} cannot be made in {warehouse}: {error}",
         cause="the warehouse cannot be reached or written",
         next_step="check its address, permissions and credentials",
+        table=name,
+    )
+
+
+def _unknown(name: str, error: ValueError) -> TableRefused:
+    return TableRefused(
+        f"table {name} cannot be made: {error}",
+        cause="pypaimon does not know such a table",
+        next_step="change columns or options",
         table=name,
     )

@@ -11,14 +11,19 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
+from pypaimon import Schema
+from pypaimon.common.file_io import FileIO
+from pypaimon.common.identifier import Identifier
 from pypaimon.common.json_util import JSON
+from pypaimon.read.merge_engine_support import check_supported
 from pypaimon.schema.data_types import PyarrowFieldParser
+from pypaimon.schema.table_schema import TableSchema
 from pypaimon.snapshot.snapshot_commit import SnapshotCommit
-from pypaimon.table.bucket_mode import BucketMode
 from pypaimon.table.file_store_table import FileStoreTable
 from pypaimon.utils.file_store_path_factory import canonical_data_file_path
 from pypaimon.write.commit_message_serializer import VERSION, deserialize_commit_message, serialize_commit_message
 from pypaimon.write.file_store_commit import FileStoreCommit
+from pypaimon.write.file_store_write import FileStoreWrite
 
 if not logging.getLogger("pypaimon").level:
     # pypaimon tells of every commit and file at INFO; whoever set a level already wants to hear it.
@@ -42,9 +47,38 @@ def is_file_store(table: Table) -> bool:
     return isinstance(table, FileStoreTable)
 
 
-def ignores_buckets(table: Table) -> bool:
-    """Whether any writer may add files without knowing other writers: no key, no buckets."""
-    return bool(table.bucket_mode() is BucketMode.BUCKET_UNAWARE)
+def bucket_key(table: Table) -> tuple[str, ...]:
+    """The columns that decide about a row's bucket."""
+    return tuple(table.table_schema.bucket_keys)
+
+
+def why_not_merged(table: Table) -> str | None:
+    """Why pypaimon cannot merge rows of one key in this table; None if it can or need not."""
+    try:
+        check_supported(table)
+        if table.is_primary_key_table:
+            merge_function(table)
+    except (NotImplementedError, ValueError) as error:
+        return str(error)
+    return None
+
+
+def merge_function(table: Table) -> Any:
+    """pypaimon's own fold of rows of one key, one row at a time."""
+    return FileStoreWrite(table, "")._build_pk_merge_function()  # noqa: SLF001
+
+
+def highest_sequence(table: Table) -> int:
+    """The largest sequence number of the newest snapshot; 0 for an empty table."""
+    files = TableFiles(table, commit_user="", publish=lambda _: False)
+    latest = files.latest()
+    entries = files.entries(latest) if latest is not None else ()
+    return max((int(entry.file.max_sequence_number) for entry in entries), default=0)
+
+
+def draft(name: str, schema: Schema) -> Table:
+    """The table that `schema` would make; it has no place, so nothing can be read or written."""
+    return FileStoreTable(FileIO.get("/"), Identifier.from_string(name), "/", TableSchema.from_schema(0, schema))
 
 
 def with_options(table: Table, options: dict[str, str]) -> Table:
@@ -75,6 +109,41 @@ def data_paths(table: Table, message: Message) -> dict[str, str]:
     partition = tuple(message.partition)
     names = [str(file.file_name) for file in message.new_files]
     return {name: canonical_data_file_path(table, partition, message.bucket, name) for name in names}
+
+
+def partition_of(table: Table, message: Message) -> str:
+    """The folder of a commit message's partition below the table's; empty for a table without partitions."""
+    bucket = canonical_data_file_path(table, tuple(message.partition), message.bucket, "").rstrip("/")
+    return relative_to_table(table, bucket).rpartition("/")[0]
+
+
+def relative_to_table(table: Table, path: str) -> str:
+    """A data file's or folder's path below the table's folder."""
+    root = _root(table)
+    assert path.startswith(root), f"{path} is not below {root}"
+    return path[len(root) :]
+
+
+def absolute_in_table(table: Table, relative: str) -> str:
+    """The inverse of `relative_to_table`."""
+    return _root(table) + relative
+
+
+def _root(table: Table) -> str:
+    """The table's folder as pypaimon begins the paths of data files, with a slash at its end."""
+    return str(canonical_data_file_path(table, (), 0, "")).rstrip("/").rpartition("/")[0] + "/"
+
+
+def announce_files(writer: Any, announce: Callable[[str], None]) -> None:
+    """Has `announce` called with the path of each data file before a file writer of pypaimon makes it."""
+    generate = writer._generate_file_path  # noqa: SLF001
+
+    def announced(file_name: str) -> str:
+        path = str(generate(file_name))
+        announce(path)
+        return path
+
+    writer._generate_file_path = announced  # noqa: SLF001
 
 
 def snapshot_json(snapshot: Snapshot) -> str:

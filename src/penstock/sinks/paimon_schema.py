@@ -1,7 +1,7 @@
-"""Which streams fit which tables: column types, columns, and table shapes.
+"""Which streams fit which tables: column types and columns.
 
-Invariants: a column that passes reads back with the values it was written with; a table that passes may be appended
-to by any number of writers that do not know each other. Everything else is refused before anything runs.
+Invariant: a column that passes reads back with the values it was written with. Everything else is refused before
+anything runs.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.types as pat
 
-from penstock.errors import TableMismatch, TableRefused
+from penstock.errors import TableMismatch
 from penstock.sinks import paimon_private as private
 
 # Names with a meaning of their own inside Paimon's files.
@@ -69,11 +69,19 @@ def stored_type(kind: pa.DataType) -> pa.DataType:
     raise _Unsupported(kind)
 
 
+def is_storable(kind: pa.DataType) -> bool:
+    """Whether values of this type read back as they were written."""
+    try:
+        return stored_type(kind).equals(kind)
+    except _Unsupported:
+        return False
+
+
 def _stored_field(field: pa.Field, name: str | None = None) -> pa.Field:
     return pa.field(name or field.name, stored_type(field.type), nullable=field.nullable)
 
 
-def table_columns(schema: pa.Schema, partition_by: Sequence[str]) -> pa.Schema:
+def table_columns(schema: pa.Schema, partition_by: Sequence[str], primary_key: Sequence[str] = ()) -> pa.Schema:
     """The columns that a table for this stream has.
 
     Raises: `TableMismatch` when a column has no place in a table.
@@ -87,6 +95,8 @@ def table_columns(schema: pa.Schema, partition_by: Sequence[str]) -> pa.Schema:
     rows += [_Row(name, "reserved name", "rename it") for name in schema.names if name in RESERVED_COLUMNS]
     rows += [_Row(name, "twice", "rename one") for name in set(schema.names) if schema.names.count(name) > 1]
     rows += _partition_problems(schema, {field.name: field.type for field in fields}, partition_by)
+    missing = [name for name in primary_key if name not in schema.names]
+    rows += [_Row(name, "(missing)", "name a column of the stream as key") for name in missing]
     if rows:
         raise _mismatch("columns of the stream cannot be stored", rows, "what to do", "change these columns")
     return pa.schema(fields)
@@ -129,7 +139,7 @@ def check_columns(schema: pa.Schema, table: private.Table, partition_by: Sequenc
     rows = [
         _Row(name, _describe(wanted.get(name)), _describe(field))
         for name, field in ((field.name, field) for field in there)
-        if name not in wanted or not _fits(wanted[name], field)
+        if name not in wanted or not _fits(_keyed(wanted[name], table), field)
     ]
     rows += [_Row(name, _describe(field), "(missing)") for name, field in wanted.items() if name not in there.names]
     if rows:
@@ -145,6 +155,11 @@ def check_columns(schema: pa.Schema, table: private.Table, partition_by: Sequenc
     return there
 
 
+def _keyed(field: pa.Field, table: private.Table) -> pa.Field:
+    """A key holds no nulls: the writer looks at each row, so the stream's column need not promise it."""
+    return field.with_nullable(False) if field.name in table.primary_keys else field
+
+
 def _fits(stream: pa.Field, table: pa.Field) -> bool:
     """Whether every value of the stream's column can be in the table's: same type, and nulls only where allowed."""
     if stream.nullable and not table.nullable:
@@ -157,53 +172,6 @@ def _fits(stream: pa.Field, table: pa.Field) -> bool:
     if pat.is_struct(ours) and pat.is_struct(theirs):
         return [f.name for f in ours] == [f.name for f in theirs] and all(map(_fits, ours, theirs))
     return bool(ours == theirs)
-
-
-def check_options(primary_key: Sequence[str], options: Mapping[str, str]) -> None:
-    """Refuses a table before it is made.
-
-    Raises: `TableRefused`.
-    """
-    if primary_key:
-        raise _refused(f"a table with primary key {list(primary_key)}", _KEYED, "leave primary_key out")
-    if options.get("bucket", "-1") != "-1" or "bucket-key" in options:
-        raise _refused(f"a table with bucket = {options.get('bucket', '-1')}", _BUCKETED, "leave bucket out")
-    for option, (harmless, reason, instead) in _OPTIONS.items():
-        value = str(options.get(option, harmless)).lower()
-        if value != harmless:
-            raise _refused(f"a table with {option} = {value}", reason, instead)
-
-
-def check_shape(table: private.Table) -> None:
-    """Refuses an existing table that several writers cannot append to exactly once.
-
-    Raises: `TableRefused`.
-    """
-    if not private.is_file_store(table):
-        raise _refused("a table that only points to other files", "it has no snapshots", "write to a Paimon table")
-    if table.is_primary_key_table:
-        raise _refused(f"a table with primary key {list(table.primary_keys)}", _KEYED, "write to an append table")
-    if not private.ignores_buckets(table):
-        raise _refused("a table with fixed buckets", _BUCKETED, "write to a table with bucket = -1")
-    check_options((), {name: str(value) for name, value in table.table_schema.options.items()})
-
-
-_KEYED = "rows of one key from two writers, or of two uncommitted epochs, would have no order"
-_BUCKETED = "rows of one bucket from two writers would have no order"
-_NOT_YET = "this sink does not write such tables yet"
-# Option: the value that does no harm, why any other is refused, and what to use instead.
-_OPTIONS: dict[str, tuple[str, str, str]] = {
-    "type": ("table", "it has no snapshots", "write to a Paimon table"),
-    "file.format": ("parquet", "pypaimon changes or refuses values in other formats", "use file.format = parquet"),
-    "data-evolution.enabled": ("false", _NOT_YET, "leave the option out"),
-    "target-file-row-num": ("", "pypaimon cannot cut files by rows", "use target-file-size"),
-    "data-file.external-paths": ("", _NOT_YET, "keep data files inside the warehouse"),
-    "data-file.path-directory": ("", _NOT_YET, "keep data files at their usual place"),
-}
-
-
-def _refused(seen: str, reason: str, instead: str) -> TableRefused:
-    return TableRefused(seen, cause=reason, next_step=instead)
 
 
 @dataclass(frozen=True, slots=True)

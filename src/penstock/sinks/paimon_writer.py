@@ -6,16 +6,24 @@ warehouse; a committable is about 500 bytes, whatever its rows hold.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.errors import PenstockError, SubtaskFailed
+from penstock.protocol.ids import CheckpointId
 from penstock.sinks import paimon_local as local
 from penstock.sinks import paimon_private as private
-from penstock.sinks.base import Committable, WriterContext
-from penstock.sinks.paimon_open import open_table
+from penstock.sinks.base import Committable
+from penstock.sinks.paimon_bucket import buckets_of
+from penstock.sinks.paimon_files import DataFiles, groups_of
+from penstock.sinks.paimon_kinds import ROW_KIND_FIELD, check_kind
+from penstock.sinks.paimon_rowkind import INSERT, Kinds, row_kinds, takes_back
 from penstock.sinks.paimon_schema import check_columns
+from penstock.sinks.paimon_sequence import ROW_BITS
 
 # Column statistics hold whole values, untruncated, and would carry long strings into every checkpoint. The optional
 # native writer has other rules for cleaning up.
@@ -25,15 +33,38 @@ _OPTIONS = {"metadata.stats-mode": "none", "write.native.enabled": "false"}
 _PIECE_BYTES_MAX = 1 << 30
 
 
-class PaimonWriter:
-    """One writer per attempt; file names hold a random part, so that attempts never meet."""
+def stored_columns(schema: pa.Schema, row_kind: str | None, table: pa.Schema | None) -> pa.Schema:
+    """The stream's columns that are stored: the one with the row kinds is not, unless the table has it."""
+    if row_kind is None or row_kind not in schema.names or (table is not None and row_kind in table.names):
+        return schema
+    return schema.remove(schema.get_field_index(row_kind))
 
-    def __init__(self, warehouse: str, table: str, context: WriterContext, schema: pa.Schema) -> None:
-        self._table = private.with_options(open_table(warehouse, table), _OPTIONS)
-        self._columns = check_columns(schema, self._table, ())
+
+class PaimonWriter:
+    """One writer per attempt; file names hold a random part, so that attempts never meet.
+
+    `first_sequence` numbers the first row, the rest follow.
+    """
+
+    def __init__(
+        self,
+        table: private.Table,
+        checkpoint: CheckpointId,
+        schema: pa.Schema,
+        *,
+        row_kind: str | None,
+        first_sequence: int,
+        announce: Callable[[str], None],
+    ) -> None:
+        self._table = private.with_options(table, _OPTIONS)
+        self._kind = check_kind(self._table)
+        self._columns = check_columns(stored_columns(schema, row_kind, self._kind.columns), self._table, ())
+        self._row_kind = row_kind or self._kind.options.get(ROW_KIND_FIELD)
         self._root = local.as_local(str(self._table.table_path))
-        self._checkpoint = context.checkpoint
-        self._write = self._table.new_stream_write_builder().new_write()
+        self._checkpoint = checkpoint
+        self._next = first_sequence
+        self._sequence_end = first_sequence + (1 << ROW_BITS)
+        self._files = DataFiles(self._table, self._kind, announce)
         self._messages: list[private.Message] = []
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -43,25 +74,68 @@ class PaimonWriter:
             self.write(batch.slice(half))
         elif batch.num_rows:
             try:
-                self._write.write_arrow_batch(_as_columns(batch, self._columns))
+                self._write(batch)
+            except PenstockError:
+                raise
             except Exception as error:
                 raise _failed(str(self._table.table_path), error) from error
 
     def prepare(self) -> list[Committable]:
         try:
-            self._messages = self._write.prepare_commit(self._checkpoint)
+            self._messages = self._files.finish()
             if self._root is not None:
                 local.sync_files(map(Path, self._paths()), Path(self._root))
             return [self._committable(message) for message in self._messages]
         except Exception as error:
-            # Not close: that would write what is buffered once more.
             self.abort()
             raise _failed(str(self._table.table_path), error) from error
 
     def abort(self) -> None:
-        self._write.abort()
+        self._files.abort()
         for path in self._paths():
             self._table.file_io.delete_quietly(path)
+
+    def _write(self, batch: pa.RecordBatch) -> None:
+        batch, kinds = self._with_kinds(batch)
+        rows = _as_columns(batch, self._columns)
+        self._refuse_null_keys(rows)
+        sequence = self._numbered(rows.num_rows)
+        for partition, bucket, members in groups_of(rows, self._kind.partition_by, self._buckets(rows)):
+            if members is None:
+                self._files.add(partition, bucket, rows, sequence, kinds)
+            else:
+                self._files.add(partition, bucket, rows.take(pa.array(members)), sequence[members], kinds[members])
+        self._files.bound_memory()
+
+    def _with_kinds(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Kinds]:
+        """The rows to write, and the kind of each."""
+        if self._row_kind is None:
+            return batch, np.full(batch.num_rows, INSERT, dtype=np.int8)
+        kinds = row_kinds(batch.column(self._row_kind))
+        if not self._kind.ignores_deletes:
+            return batch, kinds
+        kept = ~takes_back(kinds)
+        return batch.filter(pa.array(kept)), kinds[kept]
+
+    def _buckets(self, rows: pa.RecordBatch) -> npt.NDArray[np.int64] | None:
+        if not self._kind.bucketed:
+            return None
+        return buckets_of([rows.column(name) for name in self._kind.bucket_key], self._kind.buckets)
+
+    def _numbered(self, rows: int) -> npt.NDArray[np.int64]:
+        first, self._next = self._next, self._next + rows
+        assert self._next <= self._sequence_end, "more rows in an epoch than sequence numbers"
+        return np.arange(first, self._next, dtype=np.int64)
+
+    def _refuse_null_keys(self, rows: pa.RecordBatch) -> None:
+        nulls = [name for name in self._kind.primary_key if rows.column(name).null_count]
+        if nulls:
+            raise SubtaskFailed(
+                f"a row has no value in {', '.join(nulls)}, which is part of the primary key",
+                cause="the source or an operator made a null",
+                next_step="drop such rows with a filter, or give them a value, before they reach the sink",
+                column=nulls[0],
+            )
 
     def _paths(self) -> list[str]:
         return [path for message in self._messages for path in private.data_paths(self._table, message).values()]

@@ -11,6 +11,7 @@ from pyspark.sql.types import DataType, StringType, StructType
 
 from penstock.channel.hashing import COLLATION
 from penstock.errors import PipelineError
+from penstock.spark.ddl import parse
 
 SchemaLike: TypeAlias = str | pa.Schema | StructType
 
@@ -54,6 +55,9 @@ def _to_arrow(struct: StructType) -> pa.Schema:
 
 
 def _parse(text: str) -> DataType:
+    known = parse(text)
+    if known is not None:
+        return known
     try:
         return DataType.fromDDL(text)
     except Exception as error:

@@ -24,6 +24,7 @@ from penstock.state.compact import Level, merged_chunks, tiers_to_merge
 from penstock.state.files import FileRun
 from penstock.state.keys import Flags, KeyColumn, Rows, normalise
 from penstock.state.layout import STATE_KIND, file_schema, groups_of_orders, order_span, to_batch
+from penstock.state.ranges import Entries, Spans, count_within, first_within, read_within
 from penstock.state.runs import Hits, Orders, SortedRun, find, gather, merge, sort_orders, superseded
 from penstock.store.arrowfile import ArrowFileWriter
 from penstock.store.base import Store
@@ -64,6 +65,7 @@ class KeyedState:
         self._last_hashes = np.empty(0, np.int64)
         self._last_sort: tuple[Orders, Rows] = (np.empty(0, np.uint64), np.empty(0, np.int64))
         self._flushed = False
+        self._expiry: tuple[int, npt.NDArray[np.int64]] | None = None
 
     @classmethod
     def open(
@@ -130,6 +132,33 @@ class KeyedState:
         tombstones = deleted[rows] if deleted is not None and deleted.any() else None
         run = SortedRun(orders, [column.take(indices) for column in columns], len(self._schema.keys), tombstones)
         assert not superseded(orders, run.keys, np.arange(run.rows)).any(), "a key occurs twice in one update"
+        self._change(run)
+
+    def count_within(self, spans: Spans) -> Rows:
+        """How many entries each span of orders has at most: without looking which of them are superseded."""
+        return count_within(self._newest_first(), spans)
+
+    def first_within(self, spans: Spans) -> Orders:
+        """The lowest orders of spans that may hold entries: never too late, too early where one was deleted."""
+        return first_within(self._newest_first(), spans)
+
+    def within(self, spans: Spans) -> Entries | None:
+        """The entries of some spans of orders; None: there are none."""
+        run = read_within(self._newest_first(), spans)
+        if run is None:
+            return None
+        keys = pa.RecordBatch.from_arrays(list(run.columns[: run.key_count]), schema=self._schema.keys)
+        return Entries(run.orders, keys, pa.RecordBatch.from_arrays(list(run.values), schema=self._schema.values))
+
+    def delete(self, entries: Entries) -> None:
+        """Deletes what `within` gave."""
+        assert not self._flushed, "state is flushed once, at the end of the epoch"
+        if entries.rows:
+            nothing = [pa.nulls(entries.rows, kind) for kind in self._schema.values.types]
+            deleted = np.ones(entries.rows, np.bool_)
+            self._change(SortedRun(entries.orders, [*entries.keys, *nothing], len(self._schema.keys), deleted))
+
+    def _change(self, run: SortedRun) -> None:
         joined = tiers_to_merge([older.bytes for older in self._changes], run.bytes, floor=_SMALL_RUN_BYTES)
         if joined:
             run = merge([run, *reversed(self._changes[-joined:])], drop_deleted=False)
@@ -151,6 +180,12 @@ class KeyedState:
         added = self._write(path, levels, drop_deleted=kept == 0)
         remaining = {file.path for file in files[:kept]}
         return StateChange(added, tuple(file.path for file in self._files if file.path not in remaining))
+
+    def expire(self, column: str, before: npt.NDArray[np.int64]) -> None:
+        """Entries whose `column` is below the number of their key group, one for each group of this state, are dropped
+        when files are merged. Until then lookups find them."""
+        names = [*self._schema.keys.names, *self._schema.values.names]
+        self._expiry = (len(names) - 1 - names[::-1].index(column), before)
 
     def scan(self) -> Iterator[pa.RecordBatch]:
         """Live entries, keys then values, by key group; changes that were not flushed included."""
@@ -184,11 +219,16 @@ class KeyedState:
 
     def _write(self, path: str | Callable[[], str], levels: Sequence[Level], *, drop_deleted: bool) -> StateFile | None:
         """One file with all rows of `levels`, newest first; none if nothing is left of them."""
-        with_deleted = not drop_deleted and any(level.may_hold_deleted for level in levels)
+        with_deleted = not drop_deleted and (
+            self._expiry is not None or any(level.may_hold_deleted for level in levels)
+        )
         schema = file_schema(self._schema, with_deleted=with_deleted)
         writer: ArrowFileWriter | None = None
         try:
-            for run in merged_chunks(levels, drop_deleted=drop_deleted):
+            for merged in merged_chunks(levels, drop_deleted=drop_deleted):
+                run = self._without_expired(merged, drop_deleted=drop_deleted)
+                if not run.rows:
+                    continue
                 if writer is None:
                     name = path if isinstance(path, str) else path()
                     writer = ArrowFileWriter(self._store, name, schema, kind=STATE_KIND, compression=None, meta={})
@@ -203,3 +243,21 @@ class KeyedState:
         return StateFile(
             path=info.path, rows=info.rows, bytes=info.bytes, checksum=info.checksum, ranges=(self._groups,)
         )
+
+    def _without_expired(self, run: SortedRun, *, drop_deleted: bool) -> SortedRun:
+        """Where older files may know the key, a deletion has to take the place of what has expired."""
+        if self._expiry is None:
+            return run
+        column, before = self._expiry
+        moments = run.columns[column]
+        horizons = before[groups_of_orders(run.orders, self._max_parallelism) - self._groups.lo]
+        never = moments.is_null().to_numpy(zero_copy_only=False)
+        expired = ~never & (moments.fill_null(0).to_numpy() < horizons)
+        if not expired.any():
+            return run
+        if not drop_deleted:
+            deleted = expired if run.deleted is None else run.deleted | expired
+            return SortedRun(run.orders, run.columns, run.key_count, deleted)
+        kept = np.flatnonzero(~expired)
+        indices = pa.array(kept)
+        return SortedRun(run.orders[kept], [part.take(indices) for part in run.columns], run.key_count)

@@ -25,11 +25,13 @@ from penstock.engine.history import Listener
 from penstock.engine.query import Query
 from penstock.engine.start import Surroundings, start_query
 from penstock.graph import Edge
-from penstock.pipeline import Output, Stream, source_node
+from penstock.pipeline import Output, Stream
 from penstock.protocol.ids import BatchId
 from penstock.protocol.keygroups import groups_of
 from penstock.protocol.plan import StagePlan
 from penstock.protocol.report import SubtaskReport
+from penstock.sources import source_node
+from penstock.store import open_store
 from penstock.store.base import Store
 from penstock.task import Limits, run_subtask
 
@@ -140,6 +142,7 @@ class InlineRun:
     accepted: list[int] = field(default_factory=list)
     cluster: InlineCluster | None = None
     prepare: Callable[[InlineCluster], None] = lambda _: None
+    open_store: Callable[[str], Store] = open_store
 
     def start(self, *outputs: Output, listeners: tuple[Listener, ...] = (), **options: object) -> Query:
         config = Config.of(**options)  # type: ignore[arg-type]
@@ -152,7 +155,7 @@ class InlineRun:
             return self.cluster
 
         pipeline = compile_pipeline([output.node for output in outputs])
-        surroundings = Surroundings(cluster, lambda _: InlineFeed(self.batches, self.accepted))
+        surroundings = Surroundings(cluster, lambda _: InlineFeed(self.batches, self.accepted), store=self.open_store)
         query = start_query(pipeline, config, surroundings, listeners)
         query.end_with_program()
         return query

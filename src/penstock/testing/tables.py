@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 
 from penstock.errors import Fenced
 from penstock.protocol.commit import CommitPermit, CommitReceipt
+from penstock.protocol.ids import CheckpointId, Generation
 from penstock.protocol.manifest import Committable
 from penstock.sinks.base import WriterContext
+from penstock.sinks.listeners import CommitListener
 
 
 @dataclass(slots=True)
@@ -21,6 +23,7 @@ class Snapshot:
     user: str
     receipt: CommitReceipt
     batches: list[pa.RecordBatch]
+    properties: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -54,6 +57,13 @@ class Memory:
     def description(self) -> str:
         return f"memory table {self.name}"
 
+    def routing(self, schema: pa.Schema) -> None:
+        """Batches are kept as they come."""
+
+    def taken_over(self, checkpoint: CheckpointId, pending: Sequence[Committable]) -> Memory:
+        del checkpoint, pending
+        return self
+
     def check(self, schema: pa.Schema) -> None:
         memory_table(self.name).schema = schema
 
@@ -63,6 +73,9 @@ class Memory:
 
     def open_committer(self, commit_user: str) -> MemoryCommitter:
         return MemoryCommitter(memory_table(self.name), commit_user)
+
+    def listeners(self) -> tuple[CommitListener, ...]:
+        return ()
 
 
 class MemoryWriter:
@@ -92,33 +105,55 @@ class MemoryCommitter:
 
     def __init__(self, table: MemoryTable, user: str) -> None:
         self._table, self._user = table, user
+        self._known: int | None = None
 
-    def committed_up_to(self, oldest_snapshot: int | None = None) -> CommitReceipt | None:
-        del oldest_snapshot
+    def fence(self, generation: Generation) -> None:
+        """Leadership is asked and the snapshot made under one lock: nothing can come between."""
+
+    def commits(self, oldest_snapshot: int | None, limit: int) -> tuple[CommitReceipt, ...]:
         mine = [snapshot.receipt for snapshot in self._table.snapshots if snapshot.user == self._user]
-        return mine[-1] if mine else None
+        self._known = mine[-1].checkpoint if mine else None
+        recent = [receipt for receipt in mine if (receipt.snapshot or 0) >= (oldest_snapshot or 0)]
+        return tuple((recent or mine)[-limit:])
 
     def commit(
         self,
         permit: CommitPermit,
         committables: Sequence[Committable],
         *,
-        properties: dict[str, str],
+        watermark: int | None,
+        properties: Mapping[str, str],
         still_leader: Callable[[], bool],
     ) -> CommitReceipt:
-        del properties
         self._table.on_commit(permit)
         with self._table.lock:
-            held = self.committed_up_to()
-            if held is not None and held.checkpoint >= permit.checkpoint:
-                return held
+            known = self._known
+            held = self.commits(None, 1)
+            if held and held[-1].checkpoint >= permit.checkpoint:
+                return held[-1]
+            if known != self._known:
+                raise RuntimeError(f"checkpoint {self._known} appeared since the table was asked: choose anew")
             if not still_leader():
                 raise Fenced(f"commit of checkpoint {permit.checkpoint} by generation {permit.generation}")
             batches = [batch for c in committables for batch in pa.ipc.open_stream(c.payload)]
             rows = sum(batch.num_rows for batch in batches)
-            receipt = CommitReceipt(permit.checkpoint, len(self._table.snapshots) + 1, rows, len(committables))
-            self._table.snapshots.append(Snapshot(self._user, receipt, batches))
+            number = len(self._table.snapshots) + 1
+            receipt = CommitReceipt(permit.checkpoint, number, rows, len(committables), watermark, number)
+            self._table.snapshots.append(Snapshot(self._user, receipt, batches, dict(properties)))
+            self._known = permit.checkpoint
             return receipt
+
+    def missing_files(self, committables: Sequence[Committable]) -> tuple[str, ...]:
+        """Rows travel in the committables themselves."""
+        del committables
+        return ()
+
+    def partitions(self, committables: Sequence[Committable]) -> tuple[str, ...]:
+        del committables
+        return ()
+
+    def remove(self, files: Sequence[str]) -> None:
+        """Nothing was announced."""
 
     def abort(self, committables: Sequence[Committable]) -> None:
         """Nothing was stored."""

@@ -210,10 +210,15 @@ class Checks:
             if written.file in held:
                 self._fail("exactly once", f"{table.name}: file {written.file} is committed twice")
 
-    def before_abort(self, table: SimTable, written: Written) -> None:
-        payloads = {id_of(c) for manifest in self._manifests.values() for c in _pending(manifest)}
-        if msgspec.json.encode(written) in payloads:
-            self._fail("garbage", f"{table.name}: file {written.file} is removed, a checkpoint holds it")
+    def before_removal(self, table: SimTable, file: int) -> None:
+        held = {number for snapshot in table.snapshots for number in snapshot.files}
+        wanted = {
+            msgspec.json.decode(c.payload, type=Written).file
+            for manifest in self._manifests.values()
+            for c in _pending(manifest, table.sink)
+        }
+        if file in held | wanted:
+            self._fail("garbage", f"{table.name}: file {file} is removed, a snapshot or a checkpoint needs it")
 
     # -- queries -------------------------------------------------------------------------------------------------
 
@@ -308,7 +313,11 @@ def id_of(committable: Committable) -> bytes:
     return committable.payload
 
 
-def _pending(manifest: Manifest | None) -> list[Committable]:
-    if manifest is None:
-        return []
-    return [c for sink in manifest.sinks.values() for pending in sink.pending for c in pending.committables]
+def _pending(manifest: Manifest, only: str | None = None) -> list[Committable]:
+    return [
+        committable
+        for name, sink in manifest.sinks.items()
+        if only in {None, name}
+        for pending in sink.pending
+        for committable in pending.committables
+    ]

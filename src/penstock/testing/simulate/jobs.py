@@ -19,8 +19,9 @@ from penstock.graph import Pipeline
 from penstock.operators import aggregates
 from penstock.operators.declare import value
 from penstock.operators.process import KeyedProcess
-from penstock.pipeline import Output, Stream, source_node
+from penstock.pipeline import Output, Stream
 from penstock.protocol.keygroups import groups_of
+from penstock.sources import source_node
 from penstock.testing.simulate.probe import WatermarkProbe, with_rules
 from penstock.testing.simulate.table import SimSink
 

@@ -6,7 +6,7 @@ create-if-absent, which fails when anybody published in between.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +15,10 @@ import pyarrow as pa
 
 from penstock.errors import CommitFailed, Fenced, StorageFailed
 from penstock.protocol.commit import CommitPermit, CommitReceipt
-from penstock.protocol.ids import CheckpointId
+from penstock.protocol.ids import CheckpointId, Generation
 from penstock.protocol.manifest import Committable
 from penstock.sinks.base import WriterContext
+from penstock.sinks.listeners import CommitListener
 from penstock.testing.simulate.faults import Fault
 from penstock.testing.simulate.fibers import Process
 
@@ -43,6 +44,7 @@ class Snapshot:
     user: str
     checkpoint: int
     files: tuple[int, ...]
+    rows: int = 0
 
 
 @dataclass(eq=False, slots=True)
@@ -50,9 +52,16 @@ class SimTable:
     """What all processes share."""
 
     name: str
+    sink: str
     world: World
     files: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
     snapshots: list[Snapshot] = field(default_factory=list)
+    fenced_below: int = 0
+    files_begun: int = 0
+
+    def next_file(self) -> int:
+        self.files_begun += 1
+        return self.files_begun
 
     def rows(self) -> list[dict[str, Any]]:
         return [row for snapshot in self.snapshots for file in snapshot.files for row in self.files[file]]
@@ -85,6 +94,16 @@ class SimSink:
     def description(self) -> str:
         return f"simulated table {self.table.name}"
 
+    def routing(self, schema: pa.Schema) -> None:
+        """Any writer may get any row."""
+
+    def taken_over(self, checkpoint: CheckpointId, pending: Sequence[Committable]) -> SimSink:
+        del checkpoint, pending
+        return self
+
+    def listeners(self) -> tuple[CommitListener, ...]:
+        return ()
+
     def check(self, schema: pa.Schema) -> None:
         """Nothing to prepare."""
 
@@ -112,8 +131,9 @@ class SimTableWriter:
             return []
         table = self._table
         process = table.world.scheduler.current.process
+        number = table.next_file()
+        self._context.announce(str(number))
         fault = table.call(process, "write")
-        number = len(table.files) + 1
         table.files[number] = rows
         table.after(process, fault, "write")
         payload = msgspec.json.encode(Written(number, self._context.attempt, int(self._context.checkpoint)))
@@ -131,24 +151,29 @@ class SimCommitter:
         self._process = table.world.scheduler.current.process
         self._known: int | None = None
 
-    def committed_up_to(self, oldest_snapshot: int | None = None) -> CommitReceipt | None:
+    def fence(self, generation: Generation) -> None:
+        fault = self._table.call(self._process, f"fence {generation}")
+        self._table.fenced_below = max(self._table.fenced_below, int(generation))
+        self._table.after(self._process, fault, "fence")
+
+    def commits(self, oldest_snapshot: int | None, limit: int) -> tuple[CommitReceipt, ...]:
         del oldest_snapshot
         fault = self._table.call(self._process, "ask")
-        receipt = self._newest()
-        self._known = int(receipt.checkpoint) if receipt else 0
+        receipts = self._receipts()
+        self._known = int(receipts[-1].checkpoint) if receipts else 0
         self._table.after(self._process, fault, "ask")
-        return receipt
+        return receipts[-limit:]
 
     def commit(
         self,
         permit: CommitPermit,
         committables: Sequence[Committable],
         *,
-        properties: dict[str, str],
+        watermark: int | None,
+        properties: Mapping[str, str],
         still_leader: Callable[[], bool],
-        **rest: object,
     ) -> CommitReceipt:
-        del properties, rest
+        del properties, watermark
         table, world = self._table, self._table.world
         while True:
             base = len(table.snapshots)
@@ -162,42 +187,58 @@ class SimCommitter:
             fault = table.call(self._process, f"publish {permit.checkpoint}")
             if len(table.snapshots) != base:
                 continue
+            if permit.generation < table.fenced_below:
+                raise Fenced(f"commit of checkpoint {permit.checkpoint} by generation {permit.generation}")
             world.checks.before_commit(self._process, table, permit, committables, asked_at)
             files = tuple(msgspec.json.decode(c.payload, type=Written).file for c in committables)
-            table.snapshots.append(Snapshot(self._user, int(permit.checkpoint), files))
+            table.snapshots.append(
+                Snapshot(self._user, int(permit.checkpoint), files, sum(c.rows for c in committables))
+            )
             self._known = int(permit.checkpoint)
             world.log(
                 f"{table.name} snapshot {len(table.snapshots)} holds checkpoint {permit.checkpoint}: files {files}"
             )
             table.after(self._process, fault, "publish")
-            receipt = self._newest()
-            assert receipt is not None
-            return receipt
+            return self._receipts()[-1]
+
+    def missing_files(self, committables: Sequence[Committable]) -> tuple[str, ...]:
+        numbers = [msgspec.json.decode(c.payload, type=Written).file for c in committables]
+        return tuple(str(number) for number in numbers if number not in self._table.files)
+
+    def partitions(self, committables: Sequence[Committable]) -> tuple[str, ...]:
+        del committables
+        return ()
 
     def abort(self, committables: Sequence[Committable]) -> None:
-        for committable in committables:
-            written = msgspec.json.decode(committable.payload, type=Written)
-            self._table.world.checks.before_abort(self._table, written)
+        self.remove([str(msgspec.json.decode(c.payload, type=Written).file) for c in committables])
+
+    def remove(self, files: Sequence[str]) -> None:
+        fault = self._table.call(self._process, f"remove {','.join(files)}")
+        for file in files:
+            if int(file) in self._table.files:
+                self._table.world.checks.before_removal(self._table, int(file))
+                del self._table.files[int(file)]
+        self._table.after(self._process, fault, "remove")
 
     def close(self) -> None:
         """Nothing is open."""
 
     def _held(self, permit: CommitPermit) -> CommitReceipt | None:
         """The checkpoint if the table has it. What was chosen to be committed fits only what was known then."""
-        receipt = self._newest()
-        found = int(receipt.checkpoint) if receipt else 0
+        receipts = self._receipts()
+        found = int(receipts[-1].checkpoint) if receipts else 0
         if found >= permit.checkpoint:
-            return receipt
+            return receipts[-1]
         if self._known is not None and found != self._known:
             raise CommitFailed(f"checkpoint {found} appeared while {permit.checkpoint} was being committed")
         return None
 
-    def _newest(self) -> CommitReceipt | None:
-        for number, snapshot in reversed(list(enumerate(self._table.snapshots, 1))):
-            if snapshot.user == self._user:
-                rows = sum(len(self._table.files[file]) for file in snapshot.files)
-                return CommitReceipt(CheckpointId(snapshot.checkpoint), number, rows, len(snapshot.files))
-        return None
+    def _receipts(self) -> tuple[CommitReceipt, ...]:
+        return tuple(
+            CommitReceipt(CheckpointId(snapshot.checkpoint), number, snapshot.rows, len(snapshot.files), None, number)
+            for number, snapshot in enumerate(self._table.snapshots, 1)
+            if snapshot.user == self._user
+        )
 
 
 def _failure(seen: str) -> StorageFailed:

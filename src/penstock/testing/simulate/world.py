@@ -102,7 +102,7 @@ class World:
         self.records = Records.draw(rng, self.shape)
         self.source = SimSource(self.records.tables)
         self.disk = Disk()
-        self.tables = {name: SimTable(name, self) for name in ("records", "totals")}
+        self.tables = {name: SimTable(name, sink, self) for name, sink in (("records", "records"), ("totals", "sums"))}
         self.checks = Checks(self)
         self.max_parallelism = rng.choice((5, 7, 8, 13, 128))
         self.retain = rng.choice((1, 2, 3))

@@ -1,0 +1,85 @@
+"""Operators that bring several streams together, as nodes of a pipeline: `connect` and `join`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TypeAlias
+
+from penstock.compiler import Input, Node, OperatorNode, check_columns, event_time_of, is_timed, schema_of
+from penstock.config import parse_duration
+from penstock.errors import PipelineError
+from penstock.operators.connect import Connect, ConnectInput, ConnectProcess
+from penstock.operators.join import How, Join, JoinSide
+
+Duration: TypeAlias = str | float | timedelta
+
+
+def connected(
+    inputs: tuple[Input, ...],
+    process: ConnectProcess | type[ConnectProcess],
+    name: str | None,
+    hold_back: Sequence[str] = (),
+) -> OperatorNode:
+    """Raises: `PipelineError`."""
+    from penstock.spark.schemas import arrow_type
+
+    parts = tuple(ConnectInput(schema_of(part.node), part.keys, part.broadcast) for part in inputs)
+    spec = Connect.declare(name or "connect", parts, process, hold_back=hold_back, resolve=arrow_type)
+    check_columns(spec.output_schema, f"operator {spec.name}")
+    return OperatorNode(spec, name is not None, inputs)
+
+
+def joined(
+    left: Input,
+    right: Input,
+    *,
+    within: Duration | tuple[Duration, Duration],
+    how: How,
+    suffixes: tuple[str, str],
+    event_time: str | None,
+    name: str | None,
+) -> OperatorNode:
+    """Raises: `PipelineError`, `ConfigError`."""
+    label = name or "join"
+    lower, upper = _interval(within)
+    sides = [
+        JoinSide(schema_of(part.node), part.keys, require_event_time(part.node, f"{label}: the {which} input"))
+        for which, part in (("left", left), ("right", right))
+    ]
+    spec = Join.declare(label, *sides, lower=lower, upper=upper, how=how, suffixes=suffixes, event_time=event_time)
+    check_columns(spec.output_schema, f"operator {label}")
+    return OperatorNode(spec, name is not None, (left, right))
+
+
+def require_event_time(node: Node, who: str) -> str:
+    """The column with a stream's event time. Raises: `PipelineError` if it has none."""
+    name = event_time_of(node)
+    if name is None or not is_timed(node):
+        raise PipelineError(
+            f"{who} needs event time, which this stream does not have",
+            cause="its source has none, or a step before dropped or changed the column",
+            next_step='name it at the source, pen.read(frame, event_time="ts", watermark="10 s"), and keep it',
+        )
+    return name
+
+
+def micros(duration: Duration, option: str) -> int:
+    """Microseconds. Raises: `ConfigError`."""
+    return round(parse_duration(duration, option) * 1e6)
+
+
+def _interval(within: Duration | tuple[Duration, Duration]) -> tuple[int, int]:
+    """Both ends in microseconds, negative ones before."""
+    if not isinstance(within, tuple):
+        return -micros(within, "within"), micros(within, "within")
+    lower, upper = within
+    return _signed_micros(lower), _signed_micros(upper)
+
+
+def _signed_micros(duration: Duration) -> int:
+    if isinstance(duration, str):
+        text = duration.strip()
+        return -micros(text[1:], "within") if text.startswith("-") else micros(text, "within")
+    seconds = duration.total_seconds() if isinstance(duration, timedelta) else duration
+    return -micros(-seconds, "within") if seconds < 0 else micros(seconds, "within")

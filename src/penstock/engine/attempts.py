@@ -1,0 +1,64 @@
+"""Removes the table files of attempts that lost, also of those that were killed and could report nothing (C5).
+
+The folder ``attempts/`` holds one small list per attempt and sink, so nothing of the table has to be listed. A crash
+between removing files and forgetting their list leaves the list; removing a file twice does no harm.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+
+from penstock.protocol.attempts import FOLDER, judge_attempts, remembered
+from penstock.protocol.ids import CheckpointId, Generation
+from penstock.store.base import Store
+
+
+class AttemptFiles:
+    """What attempts announced for one sink."""
+
+    def __init__(
+        self,
+        store: Store,
+        sink: str,
+        *,
+        generation: Generation,
+        taken_over: CheckpointId,
+        owners: Mapping[CheckpointId, Generation],
+    ) -> None:
+        self._store, self._folder = store, f"{FOLDER}/{sink}"
+        self._generation, self._taken_over, self._owners = generation, taken_over, owners
+        self._lock = threading.Lock()
+        self._published = taken_over
+        self._winners: frozenset[tuple[CheckpointId, str]] = frozenset()
+        self._due = True
+
+    def published(self, checkpoint: CheckpointId, winners: frozenset[str]) -> None:
+        """The attempts at this checkpoint are settled: `winners` are in it, all others lost."""
+        with self._lock:
+            self._published = checkpoint
+            self._winners = remembered(self._winners | {(checkpoint, attempt) for attempt in winners}, checkpoint)
+            self._due = True
+
+    def sweep(self, remove: Callable[[Sequence[str]], None]) -> bool:
+        """Removes what is settled; says whether there was something to look at.
+
+        A zombie that announces more after this is found by the next sweep.
+        """
+        with self._lock:
+            due, self._due = self._due, False
+            published, winners = self._published, self._winners
+        if not due:
+            return False
+        verdict = judge_attempts(
+            [entry.path for entry in self._store.list(self._folder)],
+            generation=self._generation,
+            taken_over=self._taken_over,
+            owners=self._owners,
+            published=published,
+            winners=winners,
+        )
+        for path in verdict.lost:
+            remove(self._store.read(path).decode().split("\n")[:-1])
+        self._store.delete([*verdict.forget, *verdict.lost])
+        return True

@@ -1,0 +1,130 @@
+"""Windows over event time: what users write, and the arithmetic of panes. Microseconds and whole numbers throughout.
+
+Tumbling and sliding windows are cut into *panes*, the longest stretches of time that never lie in a window in part.
+A row belongs to one pane, and a window is a run of panes, so a row is aggregated once however many windows it is in.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TypeAlias, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.config import parse_duration
+from penstock.errors import PipelineError
+
+Duration: TypeAlias = "str | float | timedelta"
+Micros: TypeAlias = npt.NDArray[np.int64]
+Moments = TypeVar("Moments", int, Micros)
+"""One or many: times, or numbers of panes and windows."""
+
+
+@dataclass(frozen=True, slots=True)
+class RegularWindow:
+    """Windows of one size that begin every `every` from `offset` after 1970 UTC on, as Spark's ``window`` has them."""
+
+    size: int
+    every: int
+    offset: int = 0
+
+    def __str__(self) -> str:
+        return "tumbling" if self.size == self.every else "sliding"
+
+    @property
+    def pane(self) -> int:
+        return math.gcd(self.size, self.every)
+
+    @property
+    def panes_per_window(self) -> int:
+        return self.size // self.pane
+
+    @property
+    def panes_per_step(self) -> int:
+        return self.every // self.pane
+
+    def panes_of(self, times: Moments) -> Moments:
+        return (times - self.offset) // self.pane
+
+    def first_window_of(self, panes: Moments) -> Moments:
+        """The first window that has the pane in it."""
+        return -((self.panes_per_window - 1 - panes) // self.panes_per_step)
+
+    def last_window_of(self, panes: Moments) -> Moments:
+        return panes // self.panes_per_step
+
+    def pane_start(self, panes: Moments) -> Moments:
+        return panes * self.pane + self.offset
+
+    def start_of(self, windows: Moments) -> Moments:
+        return windows * self.every + self.offset
+
+    def end_of(self, windows: Moments) -> Moments:
+        return windows * self.every + (self.offset + self.size)
+
+    def first_ending_after(self, time: Moments) -> Moments:
+        """The first window whose end is after a moment."""
+        return (time - self.offset - self.size) // self.every + 1
+
+
+@dataclass(frozen=True, slots=True)
+class SessionWindow:
+    """Rows of a key with at most `gap` between neighbours; a window ends `gap` after its last row."""
+
+    gap: int
+
+    def __str__(self) -> str:
+        return "session"
+
+
+Window: TypeAlias = RegularWindow | SessionWindow
+
+
+def tumbling(size: Duration, *, offset: Duration = 0) -> RegularWindow:
+    """Windows of one size, one after the other; the first begins at `offset` after 1970-01-01 00:00 UTC.
+
+    Raises: `ConfigError`, `PipelineError`.
+    """
+    micros = _positive("tumbling", "size", size)
+    return RegularWindow(micros, micros, _micros(offset, "offset") % micros)
+
+
+def sliding(size: Duration, *, every: Duration, offset: Duration = 0) -> RegularWindow:
+    """Windows of one size of which one begins `every` so often; a row is in all that it falls into.
+
+    Raises: `ConfigError`, `PipelineError`.
+    """
+    micros, step = _positive("sliding", "size", size), _positive("sliding", "every", every)
+    if step > micros:
+        raise PipelineError(
+            f"sliding: a window of {size} every {every}",
+            cause="rows between the windows would be in none",
+            next_step="let every be at most the size",
+        )
+    return RegularWindow(micros, step, _micros(offset, "offset") % step)
+
+
+def session_window(gap: Duration) -> SessionWindow:
+    """Windows that end when a key has had no row for `gap`.
+
+    Raises: `ConfigError`, `PipelineError`.
+    """
+    return SessionWindow(_positive("session_window", "gap", gap))
+
+
+def _micros(duration: Duration, option: str) -> int:
+    return round(parse_duration(duration, option) * 1e6)
+
+
+def _positive(kind: str, option: str, duration: Duration) -> int:
+    micros = _micros(duration, option)
+    if micros <= 0:
+        raise PipelineError(
+            f"{kind}: {option} is {duration!r}",
+            cause="a window needs a length of at least a microsecond",
+            next_step='write for example "1 min"',
+        )
+    return micros

@@ -1,0 +1,61 @@
+"""Commit listeners: code that learns of every commit of a sink, with state in the checkpoint (C8).
+
+State is exactly once: it is stored together with the position that it belongs to. Calls are at least once: a driver
+that dies between a call and the next checkpoint leaves the older state, and the next driver calls again with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from penstock.protocol.ids import CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class CommitInfo:
+    """One table snapshot of ours: which checkpoints it holds, and what they added.
+
+    `partitions` are the partitions that got rows, as their folders are named (``day=2026-01-01/hour=3``); times are in
+    milliseconds. All of it comes from checkpoint and table, so a repeated call gets equal values.
+    """
+
+    sink: str
+    first: CheckpointId
+    last: CheckpointId
+    snapshot: int | None
+    rows: int
+    files: int
+    watermark: int | None
+    committed_at_ms: int | None
+    partitions: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SinkTime:
+    """How far time is for a sink of which everything published is committed."""
+
+    watermark: int | None
+    now_ms: int
+
+
+class CommitListener:
+    """Base of commit listeners; `name` is the key of its state in the checkpoint.
+
+    Methods run in the sink's commit thread: slow ones delay commits, not epochs. An exception is taken for a passing
+    failure and the call is repeated, a few times; then the query stops.
+    """
+
+    name: str = "listener"
+
+    def on_commit(self, commit: CommitInfo, state: bytes) -> bytes:  # noqa: ARG002 - the default learns nothing
+        """Called after each commit, in order; returns the new state. The first state is empty."""
+        return state
+
+    def on_progress(self, time: SinkTime, state: bytes) -> bytes:  # noqa: ARG002
+        """Called now and then while nothing waits for its commit; returns the new state."""
+        return state
+
+    def properties(self, state: bytes) -> Mapping[str, str]:  # noqa: ARG002
+        """Properties for the next table snapshot."""
+        return {}

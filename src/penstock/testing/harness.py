@@ -1,0 +1,214 @@
+"""A pipeline under a microscope: feed rows, let time pass, crash, rescale, look at output and state. No Spark.
+
+The same planning, subtasks, files and checkpoints as in a real query, one epoch at a time, in this process.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, TypeAlias
+
+import msgspec
+import pyarrow as pa
+
+from penstock.compiler import SinkNode, compile_pipeline
+from penstock.config import parse_duration
+from penstock.engine.checkpoints import Checkpoints
+from penstock.engine.cluster import JobFailed, OfferedBatch, StageJob
+from penstock.engine.epochs import EpochResult, EpochRunner
+from penstock.operators.timers import micros_of
+from penstock.pipeline import Stream
+from penstock.protocol.ids import BatchId, CheckpointId, Generation
+from penstock.protocol.keygroups import KeyGroupRange
+from penstock.protocol.manifest import Manifest
+from penstock.protocol.recover import first_manifest, takeover
+from penstock.protocol.report import SubtaskReport
+from penstock.state.keyed import KeyedState
+from penstock.store.memory import MemoryStore
+from penstock.task import Limits
+from penstock.testing.inline import InlineCluster
+from penstock.testing.tables import Memory
+
+Rows: TypeAlias = "pa.Table | Iterable[Mapping[str, Any]]"
+_MAIN = "main"
+_TICK_S = 0.005
+"""Every look at the clock takes this long. A step looks four times."""
+
+
+class Harness:
+    """Runs a stream whose sources were made by `penstock.testing.stream_of`.
+
+    >>> import pyarrow as pa, penstock as pen
+    >>> from penstock.testing import Harness, stream_of
+    >>> clicks = stream_of(pa.schema({"user": pa.int64()}))
+    >>> harness = Harness(clicks.key_by("user").aggregate(n=pen.count()))
+    >>> harness.feed([{"user": 1}, {"user": 1}])
+    [{'user': 1, 'n': 2}]
+    """
+
+    def __init__(
+        self,
+        stream: Stream,
+        *,
+        parallelism: int = 2,
+        max_parallelism: int = 16,
+        steps: int | None = None,
+        now: datetime | int = 0,
+        **outputs: Stream,
+    ) -> None:
+        """`outputs` are further streams to look at, such as side outputs. With `steps` the barrier fires about that
+        many steps after a subtask has begun, so that rows stay in flight. `now` is processing time.
+
+        Raises: `PenstockError`.
+        """
+        streams = {_MAIN: stream, **outputs}
+        self._pipeline = compile_pipeline([SinkNode(name, Memory(name), part.node) for name, part in streams.items()])
+        self._parallelism, self._steps = parallelism, steps
+        self._now = micros_of(now)
+        self._store = MemoryStore()
+        self._checkpoints = Checkpoints(self._store)
+        self._batches = itertools.count()
+        self._collected: dict[str, list[dict[str, Any]]] = {name: [] for name in streams}
+        self._crash = False
+        self._generation = 0
+        manifest = first_manifest(
+            identity="harness", library="", max_parallelism=max_parallelism, shape=self._pipeline.shape(), created_at=""
+        )
+        self._runner = self._started(manifest)
+
+    # -- what happens --------------------------------------------------------------------------------------------
+
+    def feed(self, rows: Rows = (), **by_source: Rows) -> list[dict[str, Any]]:
+        """One epoch with rows of the only source, or of several by name. Gives what the stream emitted in it."""
+        sources = {source.name: source.schema for source in self._pipeline.sources}
+        given = by_source or {next(iter(sources)): rows}
+        frame = {name: _table(given.get(name, ()), schema) for name, schema in sources.items()}
+        return self._epoch(OfferedBatch(BatchId(next(self._batches)), frame, "", "harness"))
+
+    def run(self) -> list[dict[str, Any]]:
+        """One epoch without new rows."""
+        return self._epoch(None)
+
+    def settle(self) -> list[dict[str, Any]]:
+        """Epochs without new rows until nothing is in flight and nothing is due."""
+        emitted: list[dict[str, Any]] = []
+        while self.rows_in_flight or self._runner.anything_due():
+            emitted += self.run()
+        return emitted
+
+    def pass_time(self, duration: str | float | timedelta) -> list[dict[str, Any]]:
+        """Lets processing time pass, then runs epochs until nothing is due."""
+        self._now += round(parse_duration(duration, "pass_time") * 1e6)
+        return self.settle()
+
+    def crash(self) -> None:
+        """The next epoch is run and lost, then everything starts anew from the last checkpoint, and it is repeated."""
+        self._crash = True
+
+    def rescale(self, parallelism: int) -> None:
+        """From the next epoch on."""
+        self._parallelism = parallelism
+        self._runner = self._started(self._runner.manifest)
+
+    # -- what can be seen ----------------------------------------------------------------------------------------
+
+    def output(self, name: str = _MAIN) -> list[dict[str, Any]]:
+        """Everything that was emitted so far."""
+        return self._collected[name]
+
+    def state(self, operator: str, table: str = "") -> list[dict[str, Any]]:
+        """The entries of a table of state as of the last checkpoint: keys and values."""
+        name = f"{operator}/{table}" if table else operator
+        manifest = self._runner.manifest
+        schema = next(part.schema for stage in self._pipeline.stages for part in stage.tables() if part.name == name)
+        everything = KeyGroupRange(0, manifest.max_parallelism)
+        files = manifest.state.get(name, ())
+        with closing(KeyedState.open(self._store, files, everything, schema, manifest.max_parallelism)) as state:
+            return [row for batch in state.scan() for row in batch.to_pylist()]
+
+    @property
+    def rows_in_flight(self) -> int:
+        return self._runner.manifest.rows_in_flight
+
+    # -- how -----------------------------------------------------------------------------------------------------
+
+    def _started(self, base: Manifest) -> EpochRunner:
+        """A new driver, which takes over from the last checkpoint."""
+        self._generation += 1
+        parallelism = {stage.name: self._parallelism for stage in self._pipeline.stages}
+        manifest = takeover(
+            base,
+            newest=CheckpointId(base.checkpoint),
+            generation=Generation(self._generation),
+            parallelism=parallelism,
+            library="",
+            created_at="",
+        )
+        self._checkpoints.publish(manifest)
+        cluster = _Stepped(self._store, Limits(1 << 20, 1 << 20), _ticking(), steps=self._steps)
+        cluster.rewrite = self._lose_reports
+        return EpochRunner(
+            pipeline=self._pipeline,
+            cluster=cluster,
+            checkpoints=self._checkpoints,
+            generation=Generation(self._generation),
+            manifest=manifest,
+            parallelism=parallelism,
+            epoch_s=None,
+            now=lambda: "",
+            now_us=lambda: self._now,
+        )
+
+    def _lose_reports(self, reports: list[SubtaskReport]) -> list[SubtaskReport]:
+        if self._crash:
+            self._crash = False
+            raise JobFailed("crash")
+        return reports
+
+    def _epoch(self, batch: OfferedBatch | None) -> list[dict[str, Any]]:
+        try:
+            result = self._run(batch)
+        except JobFailed:
+            self._runner = self._started(self._runner.manifest)
+            result = self._run(batch)
+        emitted = {name: _rows(result, name) for name in self._collected}
+        for name, rows in emitted.items():
+            self._collected[name] += rows
+        return emitted[_MAIN]
+
+    def _run(self, batch: OfferedBatch | None) -> EpochResult:
+        sinks = self._runner.manifest.sinks
+        return self._runner.run(batch, lambda: sinks)
+
+
+@dataclass(slots=True)
+class _Stepped(InlineCluster):
+    """Subtasks whose barrier fires after some steps."""
+
+    steps: int | None = None
+
+    def run(self, job: StageJob) -> list[SubtaskReport]:
+        if self.steps is not None:
+            plan = msgspec.structs.replace(job.plan, budget_s=4 * _TICK_S * self.steps)
+            job = replace(job, plan=plan)
+        return InlineCluster.run(self, job)
+
+
+def _ticking() -> Callable[[], float]:
+    ticks = itertools.count()
+    return lambda: next(ticks) * _TICK_S
+
+
+def _table(rows: Rows, schema: pa.Schema) -> pa.Table:
+    return rows if isinstance(rows, pa.Table) else pa.Table.from_pylist(list(rows), schema=schema)
+
+
+def _rows(result: EpochResult, sink: str) -> list[dict[str, Any]]:
+    committables = [
+        part for report in result.reports for wrote in report.sinks if wrote.sink == sink for part in wrote.committables
+    ]
+    return [row for part in committables for batch in pa.ipc.open_stream(part.payload) for row in batch.to_pylist()]

@@ -1,0 +1,91 @@
+"""Spark's offset and commit logs: what of them belongs to a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from penstock.engine.sourcelog import bring_source, rewind_source
+from penstock.errors import MissingFile
+from penstock.store import Entry, MemoryStore
+
+FILES = {
+    "source/metadata": b"id",
+    "source/.metadata.crc": b"crc",
+    "source/offsets/0": b"offsets 0",
+    "source/offsets/.0.crc": b"crc",
+    "source/offsets/9": b"offsets 9",
+    "source/offsets/10": b"offsets 10",
+    "source/offsets/.10.crc": b"crc",
+    "source/offsets/.11.0d3b.tmp": b"half",
+    "source/commits/9": b"commit 9",
+    "source/commits/10": b"commit 10",
+    "source/sources/0/10": b"files of batch 10",
+    "source/sources/0/9.compact": b"files",
+    "source/state/0/10/1.delta": b"state of Spark's own",
+}
+AFTER_9 = {"source/offsets/10", "source/offsets/.10.crc", "source/commits/10"}
+LEFT_OUT = {"source/offsets/.11.0d3b.tmp"}
+
+
+def store_of(files: dict[str, bytes]) -> MemoryStore:
+    store = MemoryStore()
+    for path, data in files.items():
+        store.create(path, data)
+    return store
+
+
+def content(store: MemoryStore) -> dict[str, bytes]:
+    return {entry.path: store.read(entry.path) for entry in store.list("")}
+
+
+def test_rewinding_removes_what_comes_after_and_nothing_else() -> None:
+    """B1: numbers are compared as numbers, and only in the two logs."""
+    store = store_of(FILES)
+    rewind_source(store, 9)
+    assert content(store) == {path: data for path, data in FILES.items() if path not in AFTER_9}
+    rewind_source(store, None)
+    assert not any(path.startswith(("source/offsets/0", "source/commits")) for path in content(store))
+
+
+def test_a_copy_ends_with_the_checkpoints_micro_batch() -> None:
+    """B1, B14."""
+    target = MemoryStore()
+    size = bring_source(store_of(FILES), target, 9)
+    wanted = {path: data for path, data in FILES.items() if path not in AFTER_9 | LEFT_OUT}
+    assert content(target) == wanted
+    assert size == sum(map(len, wanted.values()))
+
+
+class Cleaning(MemoryStore):
+    """Spark removes old entries after they were listed, as often as it is said."""
+
+    left: list[str]
+
+    def list(self, prefix: str) -> list[Entry]:
+        found = super().list(prefix)
+        self.delete(self.left[:1])
+        self.left = self.left[1:]
+        return found
+
+
+def cleaning(removed: Iterable[str]) -> Cleaning:
+    store = Cleaning()
+    for path, data in FILES.items():
+        store.create(path, data)
+    store.left = list(removed)
+    return store
+
+
+def test_entries_that_spark_removes_meanwhile_are_not_missed() -> None:
+    """B14: a running query keeps its log short."""
+    target = MemoryStore()
+    bring_source(cleaning(["source/offsets/0", "source/offsets/.0.crc"]), target, 9)
+    assert "source/offsets/9" in content(target)
+
+
+def test_a_folder_that_goes_away_altogether_is_an_error() -> None:
+    """B12: nothing waits for ever."""
+    with pytest.raises(MissingFile):
+        bring_source(cleaning(list(FILES)), MemoryStore(), 9)

@@ -1,0 +1,226 @@
+"""Windows against a dictionary: out of order, late, interrupted, rescaled (D2, A10)."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable
+from typing import Any
+from unittest import mock
+
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import penstock as pen
+from penstock.operators import closing
+from penstock.operators.base import NO_WATERMARK
+from penstock.operators.window_aggregate import WindowAggregate
+from penstock.operators.windows import RegularWindow, SessionWindow, Window
+from tests.unit.operator_harness import Rows
+from tests.unit.window_harness import Epoch, Windows
+
+SCHEMA = pa.schema([("user", pa.int64()), ("ts", pa.timestamp("us", "UTC")), ("amount", pa.int64())])
+AGGREGATES = {"n": pen.count(), "total": pen.sum("amount"), "latest": pen.last("amount"), "high": pen.max("amount")}
+
+TIMES = st.integers(-50, 150)
+ROW = st.tuples(st.integers(0, 5), st.none() | TIMES, st.integers(-9, 9))
+SLICE = st.tuples(st.integers(0, 25), st.lists(ROW, max_size=8))
+EPOCH = st.tuples(st.integers(1, 3), st.lists(SLICE, max_size=3), st.sampled_from([1, 2, 1_000_000]), st.booleans())
+EPOCHS = st.lists(EPOCH, min_size=1, max_size=5)
+REGULAR = st.sampled_from([
+    RegularWindow(10, 10), RegularWindow(10, 10, 3), RegularWindow(30, 10), RegularWindow(25, 10, 7),
+    RegularWindow(12, 9), RegularWindow(40, 5),
+])  # fmt: skip
+
+
+def at(micros: int) -> dt.datetime:
+    return dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=micros)
+
+
+def batch_of(rows: Iterable[tuple[int, int | None, int]]) -> pa.RecordBatch:
+    named = [{"user": user, "ts": None if ts is None else at(ts), "amount": amount} for user, ts, amount in rows]
+    return pa.RecordBatch.from_pylist(named, schema=SCHEMA)
+
+
+def windows_of(window: RegularWindow, ts: int) -> list[tuple[int, int]]:
+    """By trying all of them."""
+    starts = range((ts - window.size) // window.every - 1, ts // window.every + 2)
+    bounds = [(k * window.every + window.offset, k * window.every + window.offset + window.size) for k in starts]
+    return [(start, end) for start, end in bounds if start <= ts < end]
+
+
+def result(user: int, bounds: tuple[int, int], amounts: list[int]) -> dict[str, Any]:
+    return {
+        "user": user, "window_start": at(bounds[0]), "window_end": at(bounds[1]),
+        "n": len(amounts), "total": sum(amounts), "latest": amounts[-1], "high": max(amounts),
+    }  # fmt: skip
+
+
+def in_order(rows: Rows) -> Rows:
+    return sorted(rows, key=lambda row: tuple(map(str, row.values())))
+
+
+class RegularOracle:
+    """Windows as a dictionary."""
+
+    def __init__(self, window: RegularWindow, lateness: int, *, updates: bool) -> None:
+        self.window, self.lateness, self.updates = window, lateness, updates
+        self.windows: dict[tuple[int, tuple[int, int]], list[tuple[int, int]]] = {}
+        self.closed: set[tuple[int, tuple[int, int]]] = set()
+        self.late = 0
+        self.watermark = NO_WATERMARK
+
+    def advance(self, watermark: int) -> Rows:
+        self.watermark = max(self.watermark, watermark)
+        rows = []
+        for key in self.windows:
+            if key[1][1] <= self.watermark and key not in self.closed:
+                self.closed.add(key)
+                rows.append(self.result(key))
+        return [] if self.updates else rows
+
+    def result(self, key: tuple[int, tuple[int, int]]) -> dict[str, Any]:
+        """Panes in the order of time, rows of a pane in the order of arrival."""
+        return result(*key, [amount for _, amount in sorted(self.windows[key], key=lambda item: item[0])])
+
+    def add(self, rows: Iterable[tuple[int, int | None, int]]) -> set[tuple[int, tuple[int, int]]]:
+        touched = set()
+        for user, ts, amount in rows:
+            windows = [] if ts is None else windows_of(self.window, ts)
+            if not any(end + self.lateness > self.watermark for _, end in windows):
+                self.late += 1
+                continue
+            for bounds in windows:
+                if bounds[1] + self.lateness > self.watermark:
+                    pane = (ts - self.window.offset) // self.window.pane
+                    self.windows.setdefault((user, bounds), []).append((pane, amount))
+                    touched.add((user, bounds))
+                    if bounds[1] <= self.watermark:
+                        self.closed.add((user, bounds))
+        return touched
+
+
+def spec_of(window: Window, lateness: int = 0, emit: Any = "on_close") -> WindowAggregate:
+    return WindowAggregate("w", SCHEMA, ("user",), "ts", window, AGGREGATES, lateness, emit)
+
+
+@settings(deadline=None, max_examples=30)
+@given(window=REGULAR, epochs=EPOCHS, step_rows=st.sampled_from([3, 1 << 14]))
+def test_each_window_closes_once_with_all_its_rows(window: RegularWindow, epochs: Any, step_rows: int) -> None:
+    """D2, A10: whatever is interrupted, repeated and rescaled in between."""
+    oracle = RegularOracle(window, 0, updates=False)
+    expected: Rows = []
+    watermark = 0
+    with mock.patch.object(closing, "STEP_ROWS", step_rows), Windows(spec_of(window), ["user"]) as run:
+        for parallelism, slices, yields, crash in epochs:
+            made = []
+            for step, rows in slices:
+                watermark += step
+                expected += oracle.advance(watermark)
+                oracle.add(rows)
+                made.append((watermark, batch_of(rows)))
+            run.run(Epoch(parallelism, made, yields, crash))
+        run.run(Epoch(2, [(250, batch_of([]))]))
+        expected += oracle.advance(250)
+        run.run(Epoch(1, []))
+    assert in_order(run.rows()) == in_order(expected)
+    assert len(run.late) == oracle.late
+    assert all(due.event_time is None for due in run.due), "nothing is left"
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    window=REGULAR, epochs=EPOCHS, lateness=st.integers(0, 40), emit=st.sampled_from(["on_close", "on_update"]),
+    step_rows=st.sampled_from([3, 1 << 14]),
+)  # fmt: skip
+def test_rows_within_the_allowed_lateness_and_updates_make_new_rows(
+    window: RegularWindow, epochs: Any, lateness: int, emit: str, step_rows: int
+) -> None:
+    """D2: the last row of each window has everything, each row but the first tells something new."""
+    oracle = RegularOracle(window, lateness, updates=emit == "on_update")
+    watermark = 0
+    with mock.patch.object(closing, "STEP_ROWS", step_rows), Windows(spec_of(window, lateness, emit), ["user"]) as run:
+        for parallelism, slices, yields, crash in epochs:
+            made, touched = [], set()
+            for step, rows in slices:
+                watermark += step
+                oracle.advance(watermark)
+                touched |= oracle.add(rows)
+                made.append((watermark, batch_of(rows)))
+            run.run(Epoch(parallelism, made, yields, crash))
+            if emit == "on_update" and len(slices) == 1 and all(epoch[2] > 2 for epoch in epochs):
+                expected = [oracle.result(key) for key in touched]
+                assert in_order(run.outputs[-1]) == in_order(expected)
+        run.run(Epoch(2, [(250, batch_of([]))]))
+        oracle.advance(250)
+    newest = {(row["user"], row["window_start"]): row for row in run.rows()}
+    assert in_order(list(newest.values())) == in_order([oracle.result(key) for key in oracle.windows])
+    counts: dict[Any, list[int]] = {}
+    for row in run.rows():
+        counts.setdefault((row["user"], row["window_start"]), []).append(row["n"])
+    assert all(ns == sorted(set(ns)) for ns in counts.values()), "no row twice"
+    assert len(run.late) == oracle.late
+    assert all(due.event_time is None for due in run.due)
+
+
+def sessions(rows: Iterable[tuple[int, int, int]], gap: int) -> Rows:
+    """Of rows in the order of arrival."""
+    found: list[tuple[int, int, int, list[tuple[int, int]]]] = []
+    for number, (user, ts, amount) in sorted(enumerate(rows), key=lambda item: (item[1][0], item[1][1])):
+        if found and found[-1][0] == user and ts <= found[-1][2]:
+            _, start, end, mine = found.pop()
+            found.append((user, start, max(end, ts + gap), [*mine, (number, amount)]))
+        else:
+            found.append((user, ts, ts + gap, [(number, amount)]))
+    return [result(user, (start, end), [amount for _, amount in sorted(mine)]) for user, start, end, mine in found]
+
+
+class SessionOracle:
+    """Sessions by sorting everything anew."""
+
+    def __init__(self, gap: int) -> None:
+        self.gap = gap
+        self.open: list[tuple[int, int, int]] = []
+        self.late = 0
+        self.watermark = NO_WATERMARK
+
+    def advance(self, watermark: int) -> Rows:
+        self.watermark = max(self.watermark, watermark)
+        over = [row for row in sessions(self.open, self.gap) if row["window_end"] <= at(self.watermark)]
+        bounds = [(row["user"], row["window_start"], row["window_end"]) for row in over]
+        self.open = [
+            (user, ts, amount)
+            for user, ts, amount in self.open
+            if not any(user == other and start <= at(ts) < end for other, start, end in bounds)
+        ]
+        return over
+
+    def add(self, rows: Iterable[tuple[int, int | None, int]]) -> None:
+        for user, ts, amount in rows:
+            if ts is None or ts + self.gap <= self.watermark:
+                self.late += 1
+            else:
+                self.open.append((user, ts, amount))
+
+
+@settings(deadline=None, max_examples=30)
+@given(gap=st.sampled_from([1, 7, 40]), epochs=EPOCHS, step_rows=st.sampled_from([3, 1 << 14]))
+def test_each_session_closes_once_with_all_its_rows(gap: int, epochs: Any, step_rows: int) -> None:
+    """D2, A10: whatever is interrupted, repeated and rescaled in between."""
+    oracle = SessionOracle(gap)
+    expected: Rows = []
+    watermark = 0
+    with mock.patch.object(closing, "STEP_ROWS", step_rows), Windows(spec_of(SessionWindow(gap)), ["user"]) as run:
+        for parallelism, slices, yields, crash in epochs:
+            made = []
+            for step, rows in slices:
+                watermark += step
+                expected += oracle.advance(watermark)
+                oracle.add(rows)
+                made.append((watermark, batch_of(rows)))
+            run.run(Epoch(parallelism, made, yields, crash))
+        run.run(Epoch(2, [(250, batch_of([]))]))
+        expected += oracle.advance(250)
+    assert in_order(run.rows()) == in_order(expected)
+    assert len(run.late) == oracle.late
+    assert all(due.event_time is None for due in run.due)
