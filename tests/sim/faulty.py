@@ -14,9 +14,9 @@ import pyarrow as pa
 from penstock.channel import gate, scan
 from penstock.engine import checkpoints, collect, commits, epochs, loop
 from penstock.protocol import epoch as protocol_epoch
-from penstock.protocol.ids import CheckpointId, Generation
+from penstock.protocol.ids import Generation
 from penstock.protocol.keygroups import KeyGroupRange
-from penstock.protocol.manifest import SinkState, Span
+from penstock.protocol.manifest import Span
 from penstock.protocol.recover import SkipBatch, TakeBatch
 from penstock.store.base import AlreadyExists
 
@@ -90,13 +90,7 @@ def told_before_publish(original: Any) -> Any:
         publish, tell = store.publish, coordinator.published
 
         def early(manifest: Any) -> int:
-            number = CheckpointId(manifest.checkpoint)
-            new = {
-                name: state.pending[-1].committables
-                for name, state in manifest.sinks.items()
-                if state.pending and state.pending[-1].checkpoint == number
-            }
-            tell(number, new)
+            tell(manifest, frozenset())
             for _ in range(5):
                 store.store.exists("manifests/later")
             return publish(manifest)
@@ -160,21 +154,24 @@ def newest_first(original: Any) -> Any:
     return advance_state
 
 
-def stale_answer(_: Any) -> Any:
-    def ask_again(self: commits.SinkCommits) -> None:
-        agreed = commits.agree(self._name, self.state, self._committer)
-        with self._lock:
-            self._state = agreed
-        self._ask_at = None
+def stale_answer(original: Any) -> Any:
+    def ask(self: commits.SinkCommits) -> None:
+        before = self._progress
+        original(self)
+        self._progress = replace(self._progress, sink=before.sink)
 
-    return ask_again
+    return ask
 
 
 def no_pending(original: Any) -> Any:
     def states(self: commits.CommitCoordinator) -> Any:
-        return {name: SinkState(committed=s.committed, snapshot=s.snapshot) for name, s in original(self).items()}
+        return {name: msgspec.structs.replace(state, pending=()) for name, state in original(self).items()}
 
     return states
+
+
+def all_acknowledged(original: Any) -> Any:
+    return lambda *args: msgspec.structs.replace(original(*args), pending=())
 
 
 def done_at_once(original: Any) -> Any:

@@ -22,8 +22,7 @@ from penstock import task
 from penstock.channel import gate, live, scan, segment, watermarks
 from penstock.engine import checkpoints, collect, commits, epochs, loop, start
 from penstock.operators import connect
-from penstock.protocol import advance, plan
-from penstock.protocol.commit import acknowledged
+from penstock.protocol import advance, commit, plan
 from penstock.protocol.eventtime import highest
 from penstock.protocol.manifest import Segment
 from penstock.store import arrowfile
@@ -160,16 +159,12 @@ MUTANTS = (
     mutant(
         "ack-all",
         "a commit acknowledges also what was published after it",
-        (
-            commits,
-            "acknowledged",
-            lambda _: lambda sink, done: msgspec.structs.replace(acknowledged(sink, done), pending=()),
-        ),
+        (commit, "acknowledged", faulty.all_acknowledged),
     ),
     mutant(
         "stale-answer",
         "after an unknown outcome, what was published meanwhile is forgotten",
-        (commits.SinkCommits, "_ask_again", faulty.stale_answer),
+        (commits.SinkCommits, "_ask", faulty.stale_answer),
     ),
     mutant(
         "pending-forgotten",
@@ -179,7 +174,7 @@ MUTANTS = (
     mutant(
         "table-not-asked",
         "a start does not ask what the table holds",
-        (start, "agree", lambda _: lambda name, state, committer: state),
+        (start, "settle", lambda _: lambda name, sink, committer: commit.SinkProgress(sink)),
     ),
     # -- source
     mutant("replay-taken", "a replayed micro-batch is taken again", (loop, "judge_batch", faulty.replay_taken)),
