@@ -332,8 +332,10 @@ class _Compiler:
 
     def _edge_name(self, producer: str, draft: _StageDraft) -> str:
         taken = {edge.name for edge in draft.inputs}
-        names = (f"{producer}-to-{draft.name}{suffix}" for suffix in ("", *(f"-{count}" for count in range(2, 1000))))
-        return next(name for name in names if name not in taken)
+        name, count = f"{producer}-to-{draft.name}", 1
+        while (unique := name if count == 1 else f"{name}-{count}") in taken:
+            count += 1
+        return unique
 
     def _add_sink(self, output: SinkNode) -> None:
         upstream = output.input
