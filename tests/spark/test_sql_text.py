@@ -58,6 +58,13 @@ def test_select_where_and_expressions_give_what_batch_sql_gives(spark: SparkSess
     assert newest == {row.user: (row.value, row.most) for row in expected}
 
 
+def test_windows_take_expressions_too(spark: SparkSession, tmp_path: Path) -> None:
+    """Item 8: the computed column is in front of the operator, not among its results."""
+    windowed = orders(spark, tmp_path).key_by("user").window(pen.tumbling("10 s"))
+    stream = windowed.aggregate(value=pen.sum("price * quantity"), name="windows")
+    assert stream.schema.names == ["user", "window_start", "window_end", "value"]
+
+
 def test_what_cannot_be_pushed_down_is_refused_in_words(spark: SparkSession, tmp_path: Path) -> None:
     """E5."""
     source = orders(spark, tmp_path)

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 import penstock as pen
 from penstock.errors import PipelineError, TooManyErrors
 from penstock.operators.failing import run_passing
+from penstock.testing import Harness
 from penstock.testing.inline import InlineRun, stream_of
 from penstock.testing.tables import Memory, memory_table
 from tests.unit.engine_jobs import SCHEMA, FakeClock, batches_of, crash_in_job, slow_map
@@ -225,6 +226,24 @@ def test_state_is_as_if_a_failing_row_had_never_come(tmp_path: Path, table: str)
     assert Counter((json.loads(letter["record"])["number"], letter["error"]) for letter in letters) == Counter(
         (number, "BadOutput" if number % 80 == 47 else "ValueError") for number in range(1200) if bad(number)
     )
+
+
+class Doubled(pen.BatchProcess):
+    output = SCHEMA
+
+    def process(self, batch: pa.RecordBatch, keys: Any, state: Any) -> pa.RecordBatch:
+        return refuse_batch(batch)
+
+
+@pytest.mark.parametrize("process", [Total, Doubled])
+def test_dead_letters_can_be_looked_at_in_the_harness(process: Any) -> None:
+    """D8, D3: per key and over whole slices."""
+    stream = stream_of(SCHEMA).key_by("user").process(process, name="careful", on_error="dead_letter")
+    harness = Harness(stream, letters=stream.side("dead_letters"))
+    harness.crash()
+    emitted = harness.feed([{"user": number % 3, "number": number} for number in range(50)])
+    assert sorted(row["number"] for row in emitted) == [number for number in range(50) if not bad(number)]
+    assert sorted(json.loads(letter["record"])["number"] for letter in harness.output("letters")) == [7, 47]
 
 
 @settings(deadline=None)
