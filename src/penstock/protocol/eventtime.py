@@ -2,8 +2,9 @@
 
 A source's watermark is the largest event time seen, minus the delay its user allows. Rows carry the watermark that was
 in effect when they arrived: a segment keeps it, so a row is late if it was late on arrival, and never because it
-waited in a checkpoint or moved to another subtask. A key group's watermark on an edge is that of its oldest unread
-segment, or the edge's own when nothing is unread; it never goes back, because rows of a key group are read in order.
+waited in a checkpoint or moved to another subtask. A key group's watermark on an edge is the lowest of its unread
+segments, or the edge's own when nothing is unread. That is the oldest one's, unless an operator put rows back behind
+younger ones. It never goes back: rows that are put back were unread before.
 """
 
 from __future__ import annotations

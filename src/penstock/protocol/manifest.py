@@ -63,7 +63,7 @@ class EdgeState(_Value, frozen=True, kw_only=True):
     """Totals since the checkpoint began, and what is in flight: ``accepted == consumed + dropped + in flight`` (A7).
 
     `dropped` are records that a user had thrown away when a checkpoint was restored (B15). `watermark` is in effect for
-    whoever has consumed all segments; before, that of the oldest unread one is.
+    whoever has consumed all segments; before, the lowest of the unread ones is.
     """
 
     accepted: int = 0
