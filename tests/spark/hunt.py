@@ -16,6 +16,9 @@ from contextlib import contextmanager
 import penstock as pen
 from tests.spark.matrix import Case, run_one
 
+ROWS = 240
+"""Few, for many runs: what is looked for happens at barriers, restores and rescales."""
+
 
 def burn() -> None:
     while True:
@@ -44,7 +47,7 @@ def main(arguments: list[str]) -> int:
     with contention(options.burners):
         spark = pen.session("local[2,4]", "penstock-hunt", spark_ui_enabled="false", spark_sql_shuffle_partitions="2")
         for run in range(options.runs):
-            passed += run_one(spark, Case("keyed_broadcast", 7, 2, seed=options.seed + run))
+            passed += run_one(spark, Case("keyed_broadcast", 7, 2, seed=options.seed + run, rows=ROWS))
     failed = options.runs - passed
     print(f"{passed} passed, {failed} failed")
     if failed == 0:

@@ -40,6 +40,8 @@ class Case:
     new: int
     slow: bool = False
     seed: int = 0
+    rows: int | None = None
+    """In all sources together; None: as the shape has it."""
 
     def __str__(self) -> str:
         return f"{self.shape} {self.old}→{self.new}{' slow' if self.slow else ''} (seed {self.seed})"
@@ -96,7 +98,7 @@ class Run:
         self._spark, self._case, self._folder = spark, case, folder
         self._chance = random.Random(f"{case}")
         self._shape: Shape = SHAPES[case.shape]
-        self._input = self._shape.input(case.seed, slow=case.slow)
+        self._input = self._shape.input(case.seed, case.rows, slow=case.slow)
         self._checkpoints = 0
 
     def __call__(self) -> Outcome:

@@ -137,8 +137,9 @@ class Shape:
     options: Mapping[str, Any] = field(default_factory=dict)
     stages: Callable[[int, Case], int | dict[str, int]] = lambda parallelism, _: parallelism
 
-    def input(self, seed: int, *, slow: bool) -> Input:
-        return make_input(self.sources, (SLOW_ROWS if slow else ROWS) // len(self.sources), seed, self.pads)
+    def input(self, seed: int, rows: int | None = None, *, slow: bool) -> Input:
+        rows = rows or (SLOW_ROWS if slow else ROWS)
+        return make_input(self.sources, rows // len(self.sources), seed, self.pads)
 
     def outputs(self, spark: SparkSession, folder: Path, *, slow: bool) -> Sequence[pen.Output]:
         return self.build(spark, folder, cost_s(slow))

@@ -86,7 +86,7 @@ def test_every_kind_of_join_and_deduplicate_equal_sparks_batch_sql(spark: SparkS
         for name, made in files.items():
             write_files(tmp_path / name, made[part], first=part.start)
         events += finish(
-            *outputs(spark, tmp_path), checkpoint=tmp_path / "checkpoint", parallelism=parallelism, epoch="1 s"
+            *outputs(spark, tmp_path), checkpoint=tmp_path / "checkpoint", parallelism=parallelism, epoch=None
         )
     for name in files:
         spark.read.schema(DDL).parquet(str(tmp_path / name)).createOrReplaceTempView(name)

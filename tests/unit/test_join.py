@@ -194,5 +194,11 @@ def test_a_join_that_cannot_be_made_is_refused(change: dict[str, Any], words: st
         left.join(right_by_number(), within="5 s")
 
 
+def test_a_checkpoint_knows_how_its_rows_are_stored() -> None:
+    """E6: with another interval waiting rows would not be found, so it is another operator."""
+    kinds = {upper: joined(0, upper, "inner").node.spec.kind for upper in (60, 61, 600)}  # type: ignore[union-attr]
+    assert kinds[60] == kinds[61] != kinds[600]
+
+
 def right_by_number() -> pen.KeyedStream:
     return stream_of(RIGHT, "right", event_time="at").key_by("n")

@@ -16,6 +16,10 @@ STEP_MIN_S = 0.005
 FIRST_SLICE_ROWS = 16
 """Nothing is known about the cost of a row yet; even at 1 ms each this is within the target."""
 GROWTH = 8
+CLEARLY = 2
+"""Steps of sizes this far apart tell the cost of a step from the cost of its rows."""
+NOISE = 1.5
+"""On a busy machine a step takes now more, now less time."""
 MAX_SLICE_ROWS = 1 << 16
 
 
@@ -45,11 +49,17 @@ class Barrier:
 
 
 class Slicer:
-    """Chooses how many rows the next step takes, from what rows cost so far."""
+    """Chooses how many rows the next step takes, from what rows cost so far.
+
+    What a step costs besides its rows must not count as the rows' cost: slices would shrink, and their rows look dearer
+    still, down to one row a step.
+    """
 
     def __init__(self, row_cost_s: float | None = None) -> None:
         self.row_cost_s = row_cost_s
         self._limit = FIRST_SLICE_ROWS if row_cost_s is None else MAX_SLICE_ROWS
+        self._last: tuple[int, float] | None = None
+        self._step_s = 0.0
 
     def rows(self, left_s: float) -> int:
         if self.row_cost_s is None:
@@ -61,7 +71,19 @@ class Slicer:
         """A dearer row is believed at once, a cheaper one slowly: overshooting is worse than one more step."""
         if rows == 0:
             return
-        cost = elapsed_s / rows
+        self._learn_step_cost(rows, elapsed_s)
+        cost = max(0.0, elapsed_s - NOISE * self._step_s) / rows
         known = self.row_cost_s
         self.row_cost_s = cost if known is None or cost > known else 0.5 * known + 0.5 * cost
         self._limit = min(max(self._limit, rows * GROWTH), MAX_SLICE_ROWS)
+        self._last = (rows, elapsed_s)
+
+    def _learn_step_cost(self, rows: int, elapsed_s: float) -> None:
+        """Two steps of clearly different size tell what both have in common."""
+        if self._last is None:
+            return
+        rows_before, elapsed_before_s = self._last
+        if max(rows, rows_before) >= CLEARLY * min(rows, rows_before):
+            row_s = max(0.0, (elapsed_s - elapsed_before_s) / (rows - rows_before))
+            common_s = max(0.0, elapsed_s - row_s * rows)
+            self._step_s = max(common_s, 0.5 * self._step_s + 0.5 * common_s)

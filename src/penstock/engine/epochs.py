@@ -87,11 +87,11 @@ class EpochRunner:
         try:
             for index, stage in enumerate(self.pipeline.stages):
                 plan = self._plan(stage, draft, batch, started, now, len(self.pipeline.stages) - index)
-                if plan.launched():
-                    answers = self._run_stage(stage, plan, batch)
-                    reports += answers
-                    self._accept(plan, answers)
-                    draft = absorb(draft, plan, answers)
+                answers = self._run_stage(stage, plan, batch) if plan.launched() else []
+                reports += answers
+                self._accept(plan, answers)
+                # Also a stage that had nothing to do: watermarks pass through it.
+                draft = absorb(draft, plan, answers)
             self._check(draft)
         except Exception:
             # Nothing was published, so nothing of this epoch will ever be committed or read.
@@ -124,12 +124,19 @@ class EpochRunner:
         return advance_sources(self.manifest.sources, times, seen, now)
 
     def anything_due(self) -> bool:
-        """Whether some operator would have something to do without any rows."""
-        if not any(timers for clock in self.manifest.stages.values() for timers in clock.timers.values()):
+        """Whether time alone gives some operator something to do, also once watermarks have passed through the stages
+        before it. Not asked while rows are in flight: an epoch runs then anyway."""
+        waiting = any(timers for clock in self.manifest.stages.values() for timers in clock.timers.values())
+        if not waiting or self.manifest.rows_in_flight:
             return False
         now = max(self.manifest.now, self.now_us())
         draft = self._begun(now)
-        return any(subtask.due for stage in self.pipeline.stages for subtask in self._subtasks(stage, draft, now, None))
+        for stage in self.pipeline.stages:
+            plan = self._plan(stage, draft, None, time.monotonic(), now, len(self.pipeline.stages))
+            if plan.launched():
+                return True
+            draft = absorb(draft, plan, ())
+        return False
 
     def next_due_in_s(self) -> float | None:
         """Seconds until processing time alone makes something due."""

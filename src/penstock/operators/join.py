@@ -15,7 +15,7 @@ import pyarrow as pa
 from penstock.errors import PipelineError
 from penstock.operators.base import Operator, OperatorContext, SpecDefaults, StateSchema
 from penstock.operators.columns import key_schema, refuse_doubles
-from penstock.operators.join_buffer import buffer_schema, deadline_schema
+from penstock.operators.join_buffer import buffer_schema, deadline_schema, slot_shift
 from penstock.operators.join_operator import JoinOperator
 
 How: TypeAlias = Literal["inner", "left", "right", "full"]
@@ -78,7 +78,8 @@ class Join(SpecDefaults):
 
     @property
     def kind(self) -> str:
-        return "join"
+        """Rows are stored by slots of time: with others they would not be found again, so a checkpoint must know."""
+        return f"join/{slot_shift(self.upper - self.lower)}"
 
     @property
     def keys(self) -> tuple[str, ...]:

@@ -28,11 +28,15 @@ _SLOT_BITS, _LOW_BITS = 16, 23
 room for correcting the key group, which takes 15 bits up and down."""
 _KEY_MASK = np.uint64(((1 << 64) - 1) ^ ((1 << (_SLOT_BITS + _LOW_BITS)) - 1))
 _LOW_MARGIN = 1 << 15
-_SLOTS_PER_SPAN = 4
-"""Slots as long as a quarter of the join's span: little is read in vain, and few slots are touched."""
 
 Numbers: TypeAlias = npt.NDArray[np.int64]
 Words: TypeAlias = npt.NDArray[np.uint64]
+
+
+def slot_shift(span: int) -> int:
+    """Slots of time are 2 to the power of this long: an eighth to a quarter of the join's span, so that little is read
+    in vain and few slots are touched."""
+    return max(0, (span // 4).bit_length() - 1)
 
 
 def buffer_schema(keys: pa.Schema, row: pa.Schema) -> StateSchema:
@@ -77,7 +81,7 @@ class JoinBuffer:
         self, state: KeyedState, deadlines: KeyedState | None, schema: StateSchema, context: OperatorContext, span: int
     ) -> None:
         self._state, self._schema, self._max_parallelism = state, schema, context.max_parallelism
-        self._slot = max(1, span // _SLOTS_PER_SPAN)
+        self._shift = np.int64(slot_shift(span))
         self._key_count = len(schema.keys) - 2
         self._line = None if deadlines is None else Line(deadlines, context)
 
@@ -147,7 +151,7 @@ class JoinBuffer:
 
     def _slots(self, times: Numbers) -> Words:
         """Slots of time in the place where they stand in an order; they come round again after 65,536."""
-        slots = (np.floor_divide(times, self._slot) & np.int64((1 << _SLOT_BITS) - 1)).view(np.uint64)
+        slots = ((times >> self._shift) & np.int64((1 << _SLOT_BITS) - 1)).view(np.uint64)
         placed: Words = slots << np.uint64(_LOW_BITS)
         return placed
 

@@ -96,14 +96,12 @@ class TopAccumulator:
         return [lists_of(rows, valid[order], ids[order], groups, self.top.n)]
 
 
-def top_rows(
-    operator: str, schema: pa.Schema, keys: tuple[str, ...], by: str, n: object, *, ascending: bool
-) -> TopRows:
+def top_rows(operator: str, schema: pa.Schema, keys: tuple[str, ...], by: str, n: int, *, ascending: bool) -> TopRows:
     """Raises: `PipelineError`."""
     kind = require_column(operator, schema, by, "top_n").type
-    if not isinstance(n, int) or n < 1 or not has_order(kind) or by in keys:
+    if n < 1 or not has_order(kind) or by in keys:
         raise PipelineError(
-            f"{operator}: the {n!r:.20} best by {by!r} of type {kind}",
+            f"{operator}: the {n} best by {by!r} of type {kind}",
             cause="top_n takes a number of rows, at least 1, and a column that has an order and is no key",
             next_step='write for example top_n(3, by="price")',
             operator=operator,
