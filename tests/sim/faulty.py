@@ -241,6 +241,14 @@ def names_freed(original: Any) -> Any:
     return retire
 
 
+def unread_forgotten(original: Any) -> Any:
+    def learn(self: collect.Collector) -> None:
+        original(self)
+        self._unread.clear()
+
+    return learn
+
+
 def fastest_input(original: Any) -> Any:
     def watermarks(self: gate.Gate, groups: KeyGroupRange) -> Any:
         timed = [channel.watermarks.now for channel in self.channels if channel.watermarks is not None]

@@ -21,6 +21,7 @@ import msgspec
 from penstock import task
 from penstock.channel import gate, live, scan, segment, watermarks
 from penstock.engine import checkpoints, collect, commits, epochs, loop, start
+from penstock.engine.background import WHEN_WOKEN
 from penstock.operators import connect
 from penstock.protocol import advance, commit, plan
 from penstock.protocol.eventtime import highest
@@ -150,6 +151,11 @@ MUTANTS = (
         "a restart goes on from the oldest checkpoint",
         (checkpoints.Checkpoints, "ids", lambda ids: lambda self: ids(self)[::-1]),
     ),
+    mutant(
+        "overtaken-start",
+        "a driver that was overtaken while it started takes over all the same",
+        (checkpoints.Checkpoints, "require_newest", faulty.always(None)),
+    ),
     # -- commits
     mutant(
         "commit-first",
@@ -195,7 +201,17 @@ MUTANTS = (
         (collect, "garbage", lambda _: lambda files, needed, **rest: tuple(f for f in files if f not in needed)),
     ),
     mutant("no-sweep", "leftovers are never swept", (collect, "garbage", faulty.always(()))),
+    mutant(
+        "unread-forgotten",
+        "what a manifest needs that could not be read counts as nothing",
+        (collect.Collector, "_learn", faulty.unread_forgotten),
+    ),
     # -- liveness
+    mutant(
+        "deaf-collector",
+        "the collector does not look again after work",
+        (collect.Collector, "step", lambda step: lambda self: WHEN_WOKEN if (pause := step(self)) == 0 else pause),
+    ),
     mutant("no-drain", "the backlog is not drained", (loop, "decide", faulty.no_drain)),
     mutant(
         "late-barrier",

@@ -76,13 +76,13 @@ class World:
 
 def explore(world: World, rules: Rules) -> Iterator[World]:
     """Every world in which nothing can happen any more."""
-    seen: set[World] = set()
+    seen: set[str] = set()
     todo = [world]
     while todo:
         world = todo.pop()
-        if world in seen:
+        if (written := repr(world)) in seen:
             continue
-        seen.add(world)
+        seen.add(written)
         following = [*successors(world, rules)]
         if not following:
             yield world
@@ -174,12 +174,14 @@ def _verify(world: World, number: int, driver: Driver, rules: Rules) -> Iterator
 
 
 def _ask(world: World, number: int, driver: Driver, rules: Rules) -> Iterator[World]:
-    found = _receipt(world) if rules.ask_before_commit else None
     if not rules.ask_before_commit:
         yield _with(world, number, replace(driver, at="run", seen_snapshots=len(world.table)))
         return
-    match reconcile(driver.sink, found):
-        case Agreed(sink):
+    match reconcile(driver.sink, _receipts(world)[-max(1, len(driver.sink.pending)) :]):
+        case Agreed(landed):
+            sink = driver.sink
+            for commit in landed:
+                sink = acknowledged(sink, commit.receipt)
             yield _with(world, number, replace(driver, at="run", sink=sink, seen_snapshots=len(world.table)))
         case _:
             # Only a driver that was replaced may meet a table that went on without it.
@@ -256,11 +258,11 @@ def _added(world: World, new: Published) -> World:
     return replace(world, manifests=tuple(sorted((*others, new), key=lambda m: m.checkpoint)))
 
 
-def _receipt(world: World) -> CommitReceipt | None:
-    if not world.table:
-        return None
-    checkpoint, rows = world.table[-1]
-    return CommitReceipt(CheckpointId(checkpoint), len(world.table), len(rows), 1)
+def _receipts(world: World) -> tuple[CommitReceipt, ...]:
+    return tuple(
+        CommitReceipt(CheckpointId(checkpoint), number, len(rows), 1)
+        for number, (checkpoint, rows) in enumerate(world.table, 1)
+    )
 
 
 @cache

@@ -63,7 +63,7 @@ class _Worker:
         self.baton.acquire()
         self.task: Callable[[], None] = lambda: None
         if start:
-            threading.Thread(target=self._run, name="penstock-fiber", daemon=True).start()
+            threading.Thread(target=self._run, name="simulated-fiber", daemon=True).start()
 
     def _run(self) -> None:
         while True:
