@@ -105,7 +105,7 @@ def test_windows_hold_what_spark_computes_in_batch(spark: SparkSession, tmp_path
             aggregates["closing"] = pen.max("number")
         results = source.key_by("user").window(window).aggregate(aggregates, name=name)
         outputs.append(results.write(paimon(tmp_path, f"shop.{name}"), name=f"{name}_table"))
-    finish(*outputs, checkpoint=tmp_path / "checkpoint", parallelism=2)
+    finish(*outputs, checkpoint=tmp_path / "checkpoint", parallelism=2, epoch=None)
     frame = spark.read.schema(SPARK_SCHEMA).parquet(str(tmp_path / "in"))
     for name, (_, window) in WINDOWS.items():
         batch = frame.groupBy("user", F.expr(window).alias("w")).agg(*theirs())
@@ -127,7 +127,7 @@ def test_the_best_rows_of_each_window_are_those_that_spark_ranks_first(spark: Sp
         keyed.top_n(3, by="cost", window=pen.tumbling("10 s"), name="best").write(paimon(tmp_path, "shop.best")),
         keyed.top_n(3, by="item", ascending=True, name="ever").write(paimon(tmp_path, "shop.ever")),
     ]
-    finish(*outputs, checkpoint=tmp_path / "checkpoint", parallelism=2)
+    finish(*outputs, checkpoint=tmp_path / "checkpoint", parallelism=2, epoch=None)
     spark.read.schema(SPARK_SCHEMA).parquet(str(tmp_path / "in")).createOrReplaceTempView("bids")
     best = ranked(spark, "user, window(ts, '10 seconds')", "cost DESC")
     found = [(row["user"], row["rank"], row["number"]) for row in rows_in(tmp_path, "shop.best") if row["user"] != END]

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import penstock as pen
-from penstock.errors import PipelineError
+from penstock.errors import CheckpointMismatch, PipelineError
 from penstock.pipeline import Stream
 from penstock.testing.inline import InlineRun, stream_of
 from penstock.testing.tables import Memory, memory_table
@@ -142,3 +142,22 @@ def test_what_cannot_work_is_refused_when_the_pipeline_is_built(make: Any, words
         make()
     for word in words:
         assert word in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(pen.tumbling("10 s"), pen.tumbling("20 s")), (pen.session_window("10 s"), pen.session_window("20 s"))],
+)
+def test_a_window_of_another_length_does_not_fit_the_checkpoint(
+    tmp_path: Path, table: str, before: Any, after: Any
+) -> None:
+    """E6"""
+    data = batches(rows(20, 1), 20)
+    for window, fits in ((before, True), (after, False)):
+        windows = stream().key_by("user").window(window).aggregate(n=pen.count(), name="windows")
+        run = InlineRun(data, TickingClock())
+        if fits:
+            run.start(windows.write(Memory(table)), checkpoint=tmp_path, epoch=None).await_termination(30)
+        else:
+            with pytest.raises(CheckpointMismatch, match="windows"):
+                run.start(windows.write(Memory(table)), checkpoint=tmp_path, epoch=None)

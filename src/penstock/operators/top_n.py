@@ -55,6 +55,11 @@ class TopRows(Aggregate):
     ascending: bool
     row_type: pa.StructType
 
+    @property
+    def kind(self) -> str:
+        """Lists that were made by another rule do not fit."""
+        return f"top_n/{self.n}/{'smallest' if self.ascending else 'largest'}/{self.by}"
+
     def bind(self, operator: str, schema: pa.Schema) -> Accumulator:
         del operator, schema
         return TopAccumulator(self)
@@ -126,7 +131,7 @@ class RunningTop(SpecDefaults):
 
     @property
     def kind(self) -> str:
-        return "top_n"
+        return self.top.kind
 
     @cached_property
     def top(self) -> TopRows:
@@ -236,7 +241,7 @@ class WindowTop(SpecDefaults):
 
     @property
     def kind(self) -> str:
-        return f"{self.lists.kind}_top_n"
+        return f"{self.lists.kind}/{self.top.kind}"
 
     @property
     def keys(self) -> tuple[str, ...]:

@@ -86,7 +86,8 @@ class WindowAggregate(SpecDefaults):
 
     @property
     def kind(self) -> str:
-        return f"{self.window}_window"
+        """With the window's lengths: the state's panes mean nothing for other ones."""
+        return f"{self.window}_window/{self.window.lengths}"
 
     @cached_property
     def accumulators(self) -> dict[str, Accumulator]:

@@ -35,6 +35,10 @@ class RegularWindow:
         return "tumbling" if self.size == self.every else "sliding"
 
     @property
+    def lengths(self) -> str:
+        return f"{self.size}/{self.every}/{self.offset}"
+
+    @property
     def pane(self) -> int:
         return math.gcd(self.size, self.every)
 
@@ -78,6 +82,10 @@ class SessionWindow:
 
     def __str__(self) -> str:
         return "session"
+
+    @property
+    def lengths(self) -> str:
+        return str(self.gap)
 
 
 Window: TypeAlias = RegularWindow | SessionWindow
