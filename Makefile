@@ -8,7 +8,7 @@ TESTS ?= tests
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo test test-slow lint format bench kill matrix hunt clean sim mutants
+.PHONY: help setup java demo test test-slow lint format bench nexmark kill matrix hunt clean sim mutants
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' "$(ROOT)/Makefile"
@@ -40,6 +40,9 @@ format: setup ## let ruff lay out the code
 
 bench: java setup ## the figures of docs/performance.md; ARGS=barrier for one of them
 	@$(IN_ROOT) .venv/bin/python -m benchmarks $(ARGS)
+
+nexmark: java setup ## the Nexmark-like examples against Spark SQL; ARGS="q1 q6" for some of them
+	@$(IN_ROOT) .venv/bin/python -m examples.nexmark $(ARGS)
 
 kill: java setup ## SIGKILL driver and workers at 50 random moments each, compare the table with the input
 	@$(IN_ROOT) .venv/bin/python -m benchmarks.kill $(or $(RUNS),50) $(SEED)

@@ -16,6 +16,7 @@ from penstock.config import Config
 from penstock.engine.attempts import AttemptFiles
 from penstock.engine.background import Spawn, StepThread
 from penstock.engine.base import Base, find_base
+from penstock.engine.breaker import Breaker
 from penstock.engine.checkpoints import Checkpoints, Driver, manifest_path
 from penstock.engine.cluster import Cluster
 from penstock.engine.collect import Collector
@@ -81,6 +82,7 @@ def start_query(
         now=utc_now,
         now_us=surroundings.now_us,
         clock=surroundings.clock,
+        breaker=Breaker(config.max_error_rate),
     )
     query = Query(
         name=name,
