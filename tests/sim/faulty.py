@@ -191,9 +191,9 @@ def replay_taken(original: Any) -> Any:
 
 
 def generation_shared(_: Any) -> Any:
-    def claim(self: checkpoints.Checkpoints, driver: Any) -> Generation:
+    def claim(self: checkpoints.Checkpoints, driver: Any, above: int = 0) -> Generation:
         names = self._names(checkpoints.GENERATIONS)
-        generation = Generation(max(checkpoints._numbers(names, ".json"), default=0) + 1)
+        generation = Generation(max((above, *checkpoints._numbers(names, ".json"))) + 1)
         try:
             self.store.create(checkpoints.generation_path(generation), b"{}")
         except AlreadyExists:

@@ -14,7 +14,8 @@ import pytest
 
 from penstock.engine.checkpoints import DATA_FOLDERS, Checkpoints
 from penstock.engine.collect import LEFTOVER_S, SWEEP_EVERY, Collector
-from penstock.protocol.garbage import file_path
+from penstock.errors import Fenced, StorageFailed
+from penstock.protocol.garbage import file_path, written_for
 from penstock.protocol.ids import CheckpointId, Generation
 from penstock.protocol.keygroups import KeyGroupRange
 from penstock.protocol.manifest import Manifest, PipelineShape, StateFile
@@ -78,7 +79,7 @@ class World:
         self.collector = Collector(
             self.checkpoints, Generation(self.generation), retain, self._failed, Steps, lambda: self.pinned
         )
-        self.collector.start()
+        self.collector.start(CheckpointId(self.manifest.checkpoint + 1))
 
     @staticmethod
     def _failed(error: BaseException) -> None:
@@ -210,17 +211,19 @@ def test_temporary_files_of_a_crash_are_swept_and_those_in_use_are_not(tmp_path:
     assert young.exists()
 
 
-def test_a_damaged_manifest_stops_sweeping_but_not_the_query() -> None:
+def test_files_that_a_damaged_manifest_may_need_stay() -> None:
     """B12, B13: what it needs is not known."""
     world = World(MemoryStore(), seed=5)
     for _ in range(3):
         world.epoch()
     world.collect()
     store = world.store
-    damaged = f"manifests/{world.checkpoints.ids()[0]:010d}.json"
+    oldest = world.checkpoints.ids()[0]
+    damaged = f"manifests/{oldest:010d}.json"
     store.delete([damaged])
     store.create(damaged, b"{}\n{}\n")
-    before = world.there()
+    before = {path for path in world.there() if written_for(path) <= oldest}
+    assert before
     world.begin(retain=9)
     for _ in range(SWEEP_EVERY + 1):
         world.epoch()
@@ -240,3 +243,46 @@ def test_ids_and_generations_decide_what_a_running_epoch_may_need() -> None:
         may_be_needed = generation > 2 or (generation == 2 and checkpoint > 3)
         assert (found == ()) == may_be_needed
         assert garbage([path], frozenset({path}), generation=Generation(9), published=CheckpointId(9)) == ()
+
+
+def test_an_unreadable_manifest_is_read_again_and_its_files_are_spared_until_then() -> None:
+    """B13: a storage that failed for a moment at the start must not cost a retained checkpoint its files."""
+
+    class Moody(MemoryStore):
+        fails: str | None = None
+
+        def read(self, path: str) -> bytes:
+            if path == self.fails:
+                raise StorageFailed(path, cause="a test", next_step="none")
+            return super().read(path)
+
+    store = Moody()
+    world = World(store, seed=8)
+    for _ in range(4):
+        world.epoch()
+        world.collect()
+    store.fails = f"manifests/{world.checkpoints.ids()[-1]:010d}.json"
+    world.begin(retain=2)
+    store.fails = None
+    for _ in range(5):
+        world.epoch()
+        world.assert_nothing_needed_is_gone()
+        world.collect()
+    assert len(world.retained()) == 2
+
+
+def test_the_name_of_a_takeover_stays_taken() -> None:
+    """C9: an older driver that was paused needs it next, however many checkpoints were retired since."""
+    world = World(MemoryStore(), seed=2)
+    for _ in range(3):
+        world.epoch()
+        world.collect()
+    paused = world.manifest
+    world.begin(retain=2)
+    for _ in range(9):
+        world.epoch()
+        world.collect()
+    late = msgspec.structs.replace(paused, checkpoint=paused.checkpoint + 1, created_at="late")
+    with pytest.raises(Fenced):
+        world.checkpoints.publish(late)
+    assert paused.checkpoint + 1 not in world.checkpoints.ids()

@@ -222,8 +222,12 @@ class Checks:
 
     # -- queries -------------------------------------------------------------------------------------------------
 
-    def query_error(self, error: PenstockError, *, restored: bool) -> None:
+    def query_error(self, error: PenstockError, generation: int, *, restored: bool) -> None:
+        """A driver that was replaced has to say so, unless the store failed when it asked."""
         kind = type(error).__name__
+        could_not_ask = max(self._claimed_at, default=0) > generation and self._world.faults.rates.store_failure > 0
+        if could_not_ask and kind in {"MissingFile", "SourceMismatch", "TablePositionMismatch"}:
+            return
         if restored and kind in {"NoSuchCheckpoint", "TablePositionMismatch"}:
             return
         if kind not in EXPECTED:

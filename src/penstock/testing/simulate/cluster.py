@@ -102,6 +102,8 @@ class SimCluster:
             except Crashed:
                 self._ended(running, subtask, number, None)
                 raise
+            except AssertionError as error:  # for mistakes of our own only
+                world.scheduler.fail(f"assertion: attempt {number} of {running.job.stage.name}-{subtask}: {error}")
             except Exception as error:  # Spark runs the task again
                 world.log(f"attempt {number} raised {error!r}")
                 report = None

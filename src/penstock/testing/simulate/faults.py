@@ -37,6 +37,7 @@ class Rates:
     report_lost: float
     job_failure: float
     table_failure: float
+    table_delay: float
     foreign_commit: float
     list_lag_s: float
 
@@ -47,7 +48,7 @@ class Rates:
 
         return cls(
             slow=rate(0.05),
-            store_failure=rate(0.02, 0.35),
+            store_failure=rate(0.04, 0.35),
             driver_crash=rate(0.04, 0.6),
             driver_pause=rate(0.03, 0.5),
             attempt_crash=rate(0.25),
@@ -56,6 +57,7 @@ class Rates:
             report_lost=rate(0.2),
             job_failure=rate(0.2),
             table_failure=rate(0.3),
+            table_delay=rate(1.0),
             foreign_commit=rate(0.5),
             list_lag_s=rate(2.0, 0.25),
         )

@@ -11,6 +11,7 @@ import random
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 SECONDS_REAL_MAX = 60
 
@@ -124,7 +125,7 @@ class Scheduler:
             fiber.joiners.append(self.current)
             self.wait()
 
-    def fail(self, message: str) -> None:
+    def fail(self, message: str) -> NoReturn:
         """Raises: `CheckFailed`, which ends the simulation whatever the code in between does with it."""
         self.failure = self.failure or CheckFailed(message)
         raise self.failure

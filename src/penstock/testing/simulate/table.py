@@ -69,6 +69,8 @@ class SimTable:
     def call(self, process: Process, what: str) -> Fault:
         world = self.world
         fault = world.outside_call(process, f"{self.name} {what}")
+        if world.faults.chance(world.faults.rates.table_delay):
+            world.scheduler.pause(world.rng.random() * world.epoch_s)
         while self.name in world.table_stalls:
             world.scheduler.pause(STALL_LOOK_S)
         if fault is Fault.NONE and world.faults.costly(world.faults.rates.table_failure):

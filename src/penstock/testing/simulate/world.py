@@ -234,7 +234,8 @@ class World:
 
     def _judge(self, driver: SimDriver) -> None:
         if driver.error is not None:
-            self.checks.query_error(driver.error, restored=any(driver.restored for driver in self.drivers))
+            generation = driver.process.generation
+            self.checks.query_error(driver.error, generation, restored=any(driver.restored for driver in self.drivers))
 
     # -- drivers -------------------------------------------------------------------------------------------------
 
