@@ -1,5 +1,5 @@
 # Everything runs in .venv, which `setup` makes and renews when pyproject.toml or requirements.lock change.
-# Variables: RUNS=50 SEED=7 (kill)  PYTHON=/path/to/python3.12  TESTS=tests/unit  ARGS="options for the command behind the target"
+# Variables: SEEDS=0..9999 (sim)  RUNS=50 SEED=7 (kill)  PYTHON=/path/to/python3.12  TESTS=tests/unit  ARGS="options for the command behind the target"
 
 ROOT := $(patsubst %/,%,$(dir $(lastword $(MAKEFILE_LIST))))
 READY := $(ROOT)/.venv/.penstock-ready
@@ -8,7 +8,7 @@ TESTS ?= tests
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo test test-slow lint format bench kill matrix hunt clean
+.PHONY: help setup java demo test test-slow lint format bench nexmark kill matrix hunt clean sim mutants
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' "$(ROOT)/Makefile"
@@ -41,6 +41,9 @@ format: setup ## let ruff lay out the code
 bench: java setup ## the figures of docs/performance.md; ARGS=barrier for one of them
 	@$(IN_ROOT) .venv/bin/python -m benchmarks $(ARGS)
 
+nexmark: java setup ## the Nexmark-like examples against Spark SQL; ARGS="q1 q6" for some of them
+	@$(IN_ROOT) .venv/bin/python -m examples.nexmark $(ARGS)
+
 kill: java setup ## SIGKILL driver and workers at 50 random moments each, compare the table with the input
 	@$(IN_ROOT) .venv/bin/python -m benchmarks.kill $(or $(RUNS),50) $(SEED)
 
@@ -49,6 +52,12 @@ matrix: java setup ## every shape and rescale of the matrix on Spark; ARGS="--on
 
 hunt: java setup ## look for lost records under contention: RUNS=300
 	@$(IN_ROOT) .venv/bin/python -m tests.spark.hunt --runs $(or $(RUNS),300) --seed $(or $(SEED),1)
+
+sim: setup ## whole runs under faults, without Spark, from seeds; SEEDS=0..9999, or ARGS="--seed 7 --trace" for one
+	@$(IN_ROOT) .venv/bin/python -m penstock.testing.simulate --seeds $(or $(SEEDS),0..999) $(ARGS)
+
+mutants: setup ## faults in our own code, each must be noticed by a seed of the simulator
+	@$(IN_ROOT) .venv/bin/python -m tests.sim.mutants $(ARGS)
 
 clean: ## remove .venv, caches and what runs left behind
 	@$(IN_ROOT) rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist artifacts spark-warehouse \

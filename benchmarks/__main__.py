@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import backlog, barrier, commits, dedup, floor, join, recovery, throughput, windows
+from benchmarks import backlog, barrier, commits, dedup, floor, join, map_async, recovery, throughput, windows
 from benchmarks.session import make_session
 from benchmarks.verdict import Verdicts
 
@@ -20,6 +20,7 @@ BENCHMARKS = {
     "windows": windows.run,
     "dedup": dedup.run,
     "join": join.run,
+    "map_async": map_async.run,
 }
 
 

@@ -25,6 +25,7 @@ from penstock.operators.aggregates import (
 from penstock.operators.batch_process import BatchProcess
 from penstock.operators.connect import ConnectProcess
 from penstock.operators.declare import broadcast_map, list_state, map_state, value
+from penstock.operators.event_loop import AsyncFunction
 from penstock.operators.process import KeyedProcess
 from penstock.operators.user_aggregate import UserAggregate
 from penstock.operators.windows import session_window, sliding, tumbling
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "AsyncFunction",
     "BatchProcess",
     "BroadcastStream",
     "CommitInfo",

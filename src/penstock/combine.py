@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import TypeAlias
 
-from penstock.compiler import Input, Node, OperatorNode, check_columns, event_time_of, is_timed, schema_of
+from penstock.compiler import Input, Node, OperatorNode, SideNode, check_columns, event_time_of, is_timed, schema_of
 from penstock.config import parse_duration
 from penstock.errors import PipelineError
 from penstock.operators.connect import Connect, ConnectInput, ConnectProcess
@@ -83,3 +83,16 @@ def _signed_micros(duration: Duration) -> int:
         return -micros(text[1:], "within") if text.startswith("-") else micros(text, "within")
     seconds = duration.total_seconds() if isinstance(duration, timedelta) else duration
     return -micros(-seconds, "within") if seconds < 0 else micros(seconds, "within")
+
+
+def side_node(node: Node, output: str) -> SideNode:
+    """Raises: `PipelineError`."""
+    operator = node.operator if isinstance(node, SideNode) else node
+    known = operator.spec.side_outputs if isinstance(operator, OperatorNode) else {}
+    if not isinstance(operator, OperatorNode) or output not in known:
+        raise PipelineError(
+            f"there is no side output {output!r}; there is {', '.join(known) or 'none'}",
+            cause="a typing error, or the stream was transformed since the operator that has it",
+            next_step="call side() directly on the operator's output",
+        )
+    return SideNode(operator, output)

@@ -17,7 +17,13 @@ import pyarrow as pa
 from penstock.channel.hashing import why_no_key
 from penstock.errors import PipelineError
 from penstock.graph import Edge, Pipeline, SinkBinding, Source, Stage, StageNode, Target, ToEdge, ToOperator, ToSink
-from penstock.operators.base import OperatorSpec
+from penstock.operators.base import DEAD_LETTERS, OperatorSpec
+from penstock.operators.deadletters import (
+    LETTER_SCHEMA,
+    letters_go_nowhere,
+    no_letters_for,
+    no_place_for_letters,
+)
 from penstock.operators.passing import Pass
 from penstock.protocol.eventtime import SourceTime
 from penstock.sinks.base import Routing, Sink
@@ -36,6 +42,8 @@ class SourceNode:
     frame: object
     event_time: str | None = None
     time: SourceTime | None = None
+    derived: bool = False
+    """Made of what a user read, by SQL: of several, all but the first get another name."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -171,14 +179,15 @@ def check_columns(schema: pa.Schema, where: str) -> None:
         )
 
 
-def compile_pipeline(outputs: Sequence[SinkNode]) -> Pipeline:
-    """Stages in topological order for everything that leads to `outputs`.
+def compile_pipeline(outputs: Sequence[SinkNode], dead_letters: Sink | None = None) -> Pipeline:
+    """Stages in topological order for everything that leads to `outputs`; dead letters for which no side output was
+    taken go to `dead_letters`.
 
     Raises: `PipelineError`.
     """
     if not outputs:
         raise PipelineError("nothing to start", cause="no output was given", next_step="end a stream with .write(sink)")
-    return _Compiler(outputs).compile()
+    return _Compiler(outputs, dead_letters).compile()
 
 
 @dataclass(slots=True)
@@ -213,8 +222,8 @@ def _dealt(edge: Edge, dealt: frozenset[str]) -> Edge:
 
 
 class _Compiler:
-    def __init__(self, outputs: Sequence[SinkNode]) -> None:
-        self._outputs = outputs
+    def __init__(self, outputs: Sequence[SinkNode], dead_letters: Sink | None) -> None:
+        self._outputs, self._dead_letters = outputs, dead_letters
         self._names: set[str] = set()
         self._sources: dict[SourceNode, Source] = {}
         self._drafts: list[_StageDraft] = []
@@ -224,13 +233,14 @@ class _Compiler:
     def compile(self) -> Pipeline:
         for node in _in_order(self._outputs):
             if isinstance(node, SourceNode):
-                name = self._unique(node.name, given=True)
+                name = self._unique(node.name, given=not node.derived)
                 self._sources[node] = Source(name, node.schema, node.frame, node.time)
         for node in _in_order(self._outputs):
             if isinstance(node, OperatorNode):
                 self._add_operator(node)
         for output in self._outputs:
             self._add_sink(output)
+        self._add_dead_letters()
         dealt = self._dealt_edges()
         stages = tuple(draft.freeze(dealt) for draft in self._drafts)
         return Pipeline(tuple(self._sources.values()), stages, self._listeners)
@@ -255,7 +265,7 @@ class _Compiler:
     def _add_operator(self, node: OperatorNode) -> None:
         spec = self._renamed(node)
         first = node.inputs[0]
-        forward = len(node.inputs) == 1 and not first.keys and not first.broadcast
+        forward = len(node.inputs) == 1 and not first.keys and not first.broadcast and not spec.holds
         if forward and not isinstance(first.node, SourceNode) and not self._operator(first.node).spec.emits_at_end:
             draft = self._send(first.node, ToOperator(len(self._draft_of(first.node).specs)))
         else:
@@ -322,8 +332,10 @@ class _Compiler:
 
     def _edge_name(self, producer: str, draft: _StageDraft) -> str:
         taken = {edge.name for edge in draft.inputs}
-        names = (f"{producer}-to-{draft.name}{suffix}" for suffix in ("", *(f"-{count}" for count in range(2, 1000))))
-        return next(name for name in names if name not in taken)
+        name, count = f"{producer}-to-{draft.name}", 1
+        while (unique := name if count == 1 else f"{name}-{count}") in taken:
+            count += 1
+        return unique
 
     def _add_sink(self, output: SinkNode) -> None:
         upstream = output.input
@@ -349,6 +361,28 @@ class _Compiler:
         draft.specs.append(node.spec)
         draft.targets.append({})
         return node
+
+    def _add_dead_letters(self) -> None:
+        """One sink for all operators, whatever stages they are in: it takes rows in any order."""
+        unread = [
+            node
+            for node, (draft, index) in self._place.items()
+            if DEAD_LETTERS in node.spec.side_outputs and DEAD_LETTERS not in draft.targets[index]
+        ]
+        if self._dead_letters is None:
+            if unread:
+                raise letters_go_nowhere([self._place[node][0].specs[self._place[node][1]].name for node in unread])
+            return
+        if not unread:
+            raise no_letters_for(self._dead_letters.description)
+        if self._dead_letters.routing(LETTER_SCHEMA) is not None:
+            raise no_place_for_letters(self._dead_letters.description)
+        binding = SinkBinding(self._unique(DEAD_LETTERS, given=True), self._dead_letters, LETTER_SCHEMA)
+        self._listeners[binding.name] = ()
+        for node in unread:
+            draft = self._send(SideNode(node, DEAD_LETTERS), ToSink(binding.name))
+            if binding not in draft.sinks:
+                draft.sinks.append(binding)
 
     def _renamed(self, node: OperatorNode) -> OperatorSpec:
         name = self._unique(node.spec.name, given=node.named)

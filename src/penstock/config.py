@@ -113,6 +113,8 @@ class Config:
     max_in_flight_segments: int = 2_000
     max_uncommitted: int = 16
     """Published checkpoints that may wait for their commit before epochs wait too (C2)."""
+    max_error_rate: float = 0.05
+    """The share of an operator's records that may become dead letters, counted over at least 1,000 (D8)."""
     prefetch_bytes: int = 16 << 20
     segment_bytes: int = 64 << 20
 
@@ -170,6 +172,12 @@ def _whole(lo: int, hi: int | None = None) -> _Parser:
         return value
 
     return parse
+
+
+def _share(option: str, value: object) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= 1:
+        raise _bad(option, value, "a share from 0 to 1; 0.05 is five percent")
+    return float(value)
 
 
 def _size(option: str, value: object) -> int:
@@ -255,6 +263,7 @@ _PARSERS: dict[str, _Parser] = {
     "max_in_flight": _size,
     "max_in_flight_segments": _whole(1),
     "max_uncommitted": _whole(1),
+    "max_error_rate": _share,
     "prefetch_bytes": _size,
     "segment_bytes": _size,
 }

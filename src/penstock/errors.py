@@ -145,6 +145,13 @@ class StageFailed(PenstockError):
     code, title = "PEN-033", "A Spark job failed"
 
 
+class TooManyErrors(PenstockError):
+    """An operator failed on a larger share of its records than `max_error_rate` allows; nothing of the epoch was
+    published."""
+
+    code, title = "PEN-034", "Too many records fail"
+
+
 class TableMismatch(PenstockError):
     """The table's columns do not fit the stream's."""
 

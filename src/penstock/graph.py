@@ -114,6 +114,11 @@ class Stage:
     sinks: tuple[SinkBinding, ...]
 
     @property
+    def head(self) -> OperatorSpec:
+        """The operator that takes the inputs."""
+        return self.nodes[0].spec
+
+    @property
     def outputs(self) -> tuple[Edge, ...]:
         return tuple(target.edge for node in self.nodes for target in node.all_targets() if isinstance(target, ToEdge))
 
@@ -160,8 +165,8 @@ class Pipeline:
             yield from stage.inputs
 
     def sinks(self) -> Iterator[SinkBinding]:
-        for stage in self.stages:
-            yield from stage.sinks
+        """Each once, though several stages may write dead letters to one."""
+        yield from {binding.name: binding for stage in self.stages for binding in stage.sinks}.values()
 
     def listeners(self, sink: str) -> tuple[CommitListener, ...]:
         """Who is told of a sink's commits: the sink's own listeners, then the user's."""

@@ -5,50 +5,49 @@ Nothing runs until `start`. Streams are immutable; each method returns a new one
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from penstock.combine import Duration, connected, joined, micros, require_event_time
+from penstock.combine import Duration, connected, joined, micros, require_event_time, side_node
 from penstock.compiler import (
     Input,
     Node,
     OperatorNode,
-    SideNode,
     SinkNode,
     check_columns,
     check_keys,
-    compile_pipeline,
     event_time_is_end,
     event_time_of,
     is_timed,
     schema_of,
 )
-from penstock.config import Config
+from penstock.config import parse_duration
 from penstock.errors import PipelineError
 from penstock.operators.aggregate import RunningAggregate
 from penstock.operators.aggregate_base import Aggregate
 from penstock.operators.base import OperatorSpec
 from penstock.operators.batch_process import BatchProcess, SliceProcess
 from penstock.operators.connect import ConnectProcess
+from penstock.operators.deadletters import OnError
 from penstock.operators.deduplicate import Deduplicate
+from penstock.operators.event_loop import AsyncRowFunction
 from penstock.operators.join import How
+from penstock.operators.map_async import MapAsync
 from penstock.operators.passing import Pass
 from penstock.operators.process import KeyedProcess, Process
 from penstock.operators.stateless import Filter, FlatMap, MapBatches
 from penstock.operators.top_n import RunningTop, WindowTop, top_rows
 from penstock.operators.window_aggregate import Emit, WindowAggregate
 from penstock.operators.windows import RegularWindow, SessionWindow, Window
+from penstock.outputs import Output, start
 from penstock.sinks.base import Sink
 from penstock.sinks.listeners import CommitListener
+from penstock.sql import pushed_down, with_expressions
 
 if TYPE_CHECKING:
-    import os
-
-    from penstock.engine.history import Listener
-    from penstock.engine.query import Query
     from penstock.spark.schemas import SchemaLike
 
 
@@ -72,31 +71,107 @@ class Stream:
 
         Raises: `PipelineError`.
         """
-        return Stream(_side_node(self.node, output))
+        return Stream(side_node(self.node, output))
 
     def broadcast(self) -> BroadcastStream:
         """The stream as an input of which every subtask gets every record."""
         return BroadcastStream(self.node)
 
+    def select(self, *expressions: str) -> Stream:
+        """Columns by Spark SQL, such as ``"user", "amount * 2 AS twice"``; only before the first operator.
+
+        Raises: `PipelineError`.
+        """
+        from penstock.spark import sqltext
+
+        return Stream(pushed_down(self.node, "select()", lambda frame: sqltext.select(frame, expressions)))
+
+    def where(self, condition: str) -> Stream:
+        """The rows for which a condition in Spark SQL is true; only before the first operator.
+
+        Raises: `PipelineError`.
+        """
+        from penstock.spark import sqltext
+
+        return Stream(pushed_down(self.node, "where()", lambda frame: sqltext.where(frame, condition)))
+
+    def with_column(self, column: str, expression: str) -> Stream:
+        """One more column, or another one of that name, by Spark SQL; only before the first operator.
+
+        Raises: `PipelineError`.
+        """
+        from penstock.spark import sqltext
+
+        return Stream(
+            pushed_down(self.node, "with_column()", lambda frame: sqltext.with_column(frame, column, expression))
+        )
+
     def map_batches(
-        self, fn: Callable[[pa.RecordBatch], Any], schema: SchemaLike | None = None, *, name: str | None = None
+        self,
+        fn: Callable[[pa.RecordBatch], Any],
+        schema: SchemaLike | None = None,
+        *,
+        name: str | None = None,
+        on_error: OnError = "stop",
     ) -> Stream:
         """Calls `fn` with Arrow record batches; it returns one, a table, or several. No `schema`: the same columns."""
-        return self._then(
-            MapBatches(name or "map_batches", fn, self.schema, _schema(schema) if schema else self.schema), name
-        )
+        spec = MapBatches(name or "map_batches", fn, self.schema, self._schema_after(schema), **self._careful(on_error))
+        return self._then(spec, name)
 
-    def filter(self, predicate: Any, *, name: str | None = None) -> Stream:
+    def filter(self, predicate: Any, *, name: str | None = None, on_error: OnError = "stop") -> Stream:
         """Keeps the rows for which `predicate` is true: a function of a batch, or a ``pyarrow.compute`` expression."""
-        return self._then(Filter(name or "filter", predicate, self.schema), name)
+        return self._then(Filter(name or "filter", predicate, self.schema, **self._careful(on_error)), name)
 
     def flat_map(
-        self, fn: Callable[[dict[str, Any]], Any], schema: SchemaLike | None = None, *, name: str | None = None
+        self,
+        fn: Callable[[dict[str, Any]], Any],
+        schema: SchemaLike | None = None,
+        *,
+        name: str | None = None,
+        on_error: OnError = "stop",
     ) -> Stream:
         """Calls `fn` with each row as a dict; it returns any number of rows."""
-        return self._then(
-            FlatMap(name or "flat_map", fn, self.schema, _schema(schema) if schema else self.schema), name
+        spec = FlatMap(name or "flat_map", fn, self.schema, self._schema_after(schema), **self._careful(on_error))
+        return self._then(spec, name)
+
+    def map_async(
+        self,
+        fn: AsyncRowFunction,
+        schema: SchemaLike | None = None,
+        *,
+        concurrency: int = 100,
+        timeout: Duration = "30 s",
+        retries: int = 3,
+        ordered: bool = True,
+        name: str | None = None,
+        on_error: OnError = "stop",
+    ) -> Stream:
+        """Awaits `fn` with each row as a dict, for many rows at once; it returns the row that comes out.
+
+        Up to `concurrency` calls run at once in each subtask, each for `timeout` at most. A call that fails is repeated
+        up to `retries` times. Calls that run at the barrier, or when something dies, are repeated later: `fn` must bear
+        to be called again. `ordered=False` lets rows pass slower ones.
+
+        Raises: `PipelineError`, `ConfigError`.
+        """
+        spec = MapAsync(
+            name or "map_async",
+            fn,
+            self.schema,
+            self._schema_after(schema),
+            concurrency=concurrency,
+            timeout_s=parse_duration(timeout, "timeout"),
+            retries=retries,
+            ordered=ordered,
+            **self._careful(on_error),
         )
+        return self._then(spec, name)
+
+    def _careful(self, on_error: OnError) -> dict[str, Any]:
+        return {"on_error": on_error, "event_time": self.event_time}
+
+    def _schema_after(self, schema: SchemaLike | None) -> pa.Schema:
+        return _schema(schema) if schema else self.schema
 
     def union(self, *others: Stream, name: str | None = None) -> Stream:
         """This stream's rows and those of others with the same columns."""
@@ -166,7 +241,12 @@ class KeyedStream:
         Raises: `PipelineError`.
         """
         every = {**(columns or {}), **aggregates}
-        return self.then(RunningAggregate(name or "aggregate", schema_of(self.node), self.keys, every), name)
+        keyed = self.computing(every.values())
+        return keyed.then(RunningAggregate(name or "aggregate", schema_of(keyed.node), self.keys, every), name)
+
+    def computing(self, aggregates: Iterable[object]) -> KeyedStream:
+        """The stream with a column for each aggregate over an expression in Spark SQL."""
+        return KeyedStream(with_expressions(self.node, aggregates), self.keys)
 
     def window(
         self, window: Window, *, on: str | None = None, allowed_lateness: Duration = 0, emit: Emit = "on_close"
@@ -214,18 +294,23 @@ class KeyedStream:
         return self.then(spec, name)
 
     def process(
-        self, process: KeyedProcess | BatchProcess | type[KeyedProcess | BatchProcess], *, name: str | None = None
+        self,
+        process: KeyedProcess | BatchProcess | type[KeyedProcess | BatchProcess],
+        *,
+        name: str | None = None,
+        on_error: OnError = "stop",
     ) -> Stream:
         """User code per key, or over whole slices, with state.
+
+        With ``on_error="dead_letter"`` a row that fails is as if it had never come.
 
         Raises: `PipelineError`.
         """
         from penstock.spark.schemas import arrow_type
 
         kind: Any = SliceProcess if _is_batch(process) else Process
-        return self.then(
-            kind.declare(name or "process", schema_of(self.node), self.keys, process, resolve=arrow_type), name
-        )
+        spec = kind.declare(name or "process", schema_of(self.node), self.keys, process, resolve=arrow_type)
+        return self.then(replace(spec, on_error=on_error, event_time=event_time_of(self.node)), name)
 
     def deduplicate(
         self, *, within: Duration | None = None, columns: Sequence[str] = (), name: str | None = None
@@ -321,7 +406,9 @@ class WindowedStream:
 
         Raises: `PipelineError`.
         """
-        return self.stream.then(self._spec(name or "window", {**(columns or {}), **aggregates}), name)
+        every = {**(columns or {}), **aggregates}
+        stream = self.stream.computing(every.values())
+        return stream.then(self._spec(stream, name or "window", every), name)
 
     def top_n(self, n: int, *, by: str, ascending: bool = False, name: str | None = None) -> Stream:
         """The `n` rows of each key and window with the largest, or smallest, value of `by`; see `KeyedStream.top_n`.
@@ -330,13 +417,13 @@ class WindowedStream:
         """
         title = name or "top_n"
         top = top_rows(title, schema_of(self.stream.node), self.stream.keys, by, n, ascending=ascending)
-        return self.stream.then(WindowTop(title, self._spec(title, {"rows": top}), top), name)
+        return self.stream.then(WindowTop(title, self._spec(self.stream, title, {"rows": top}), top), name)
 
-    def _spec(self, name: str, aggregates: Mapping[str, Aggregate]) -> WindowAggregate:
+    def _spec(self, stream: KeyedStream, name: str, aggregates: Mapping[str, Aggregate]) -> WindowAggregate:
         return WindowAggregate(
             name,
-            schema_of(self.stream.node),
-            self.stream.keys,
+            schema_of(stream.node),
+            stream.keys,
             self.column,
             self.kind,
             aggregates,
@@ -346,52 +433,8 @@ class WindowedStream:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Output:
-    """A stream that ends in a sink."""
-
-    node: SinkNode
-
-    def start(
-        self, checkpoint: str | os.PathLike[str], *, listeners: tuple[Listener, ...] = (), **options: object
-    ) -> Query:
-        """Starts the query; see `Config` for the options.
-
-        Raises: `PenstockError`.
-        """
-        return start(self, checkpoint=checkpoint, listeners=listeners, **options)
-
-
-def start(
-    *outputs: Output,
-    checkpoint: str | os.PathLike[str],
-    listeners: tuple[Listener, ...] = (),
-    **options: object,
-) -> Query:
-    """Starts one query with one or several outputs.
-
-    Raises: `PenstockError`.
-    """
-    from penstock.spark.launch import launch
-
-    config = Config.of(checkpoint, **options)
-    return launch(compile_pipeline([output.node for output in outputs]), config, listeners)
-
-
 def _is_batch(process: object) -> bool:
     return issubclass(process if isinstance(process, type) else type(process), BatchProcess)
-
-
-def _side_node(node: Node, output: str) -> SideNode:
-    operator = node.operator if isinstance(node, SideNode) else node
-    known = operator.spec.side_outputs if isinstance(operator, OperatorNode) else {}
-    if not isinstance(operator, OperatorNode) or output not in known:
-        raise PipelineError(
-            f"there is no side output {output!r}; there is {', '.join(known) or 'none'}",
-            cause="a typing error, or the stream was transformed since the operator that has it",
-            next_step="call side() directly on the operator's output",
-        )
-    return SideNode(operator, output)
 
 
 def _schema(schema: SchemaLike) -> pa.Schema:

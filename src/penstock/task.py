@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import cast
 
 import numpy as np
@@ -26,10 +27,13 @@ from penstock.channel.segment import HASH_COLUMN, ExchangeWriter, SegmentWriter,
 from penstock.channel.watermarks import ChannelWatermarks
 from penstock.errors import PenstockError
 from penstock.graph import Edge, SinkBinding, Stage, Table, ToEdge, ToOperator, ToSink
+from penstock.holding import HeldSteps
 from penstock.operators.base import (
+    DEAD_LETTERS,
     NO_WATERMARK,
     CountingOperator,
     Emitted,
+    HoldingOperator,
     Operator,
     OperatorContext,
     OperatorSpec,
@@ -38,6 +42,7 @@ from penstock.operators.base import (
     Time,
     TimedOperator,
 )
+from penstock.operators.deadletters import sample_of
 from penstock.protocol.attempts import attempt_path
 from penstock.protocol.garbage import file_path
 from penstock.protocol.ids import CheckpointId, Generation
@@ -138,9 +143,10 @@ class _Attempt:
         self._emitted = dict.fromkeys(self._exchanges, 0)
         self._writers = {binding.name: self._open_writer(binding) for binding in stage.sinks}
         self._written = dict.fromkeys(self._writers, 0)
-        self.gate = Gate([self._open_channel(edge, live) for edge in stage.inputs], stage.nodes[0].spec.port_ranks)
+        self.gate = Gate([self._open_channel(edge, live) for edge in stage.inputs], stage.head.port_ranks)
         self._time = Time(mine.groups, self.gate.watermarks(mine.groups), plan.now, plan.max_parallelism)
         self._done_until = NO_WATERMARK
+        self._samples: dict[str, str] = {}
         self._slicers = [Slicer(plan.row_cost_s) for _ in stage.inputs]
 
     # -- opening -------------------------------------------------------------------------------------------------
@@ -175,6 +181,8 @@ class _Attempt:
             subtask=self._mine.subtask,
             groups=self._mine.groups,
             max_parallelism=self._plan.max_parallelism,
+            checkpoint=self._plan.checkpoint,
+            now=self._plan.now,
         )
 
     def _open_exchange(self, edge: Edge) -> ExchangeWriter:
@@ -223,14 +231,13 @@ class _Attempt:
         )
         self._closing.callback(reader.close)
         rows = None
-        if plan.live and live is not None:
-            rows = LiveRows(
-                live.batches_of(edge.name),
-                edge_schema(edge.schema),
-                lambda: self._open_spill(edge, plan.watermark),
-                edge.event_time,
-            )
-            live.on_overflow(edge.name, rows.put_away)
+        inputs = live if plan.live else None
+        if inputs is not None or self._stage.head.holds:
+            batches = iter(()) if inputs is None else inputs.batches_of(edge.name)
+            spill = partial(self._open_spill, edge)
+            rows = LiveRows(batches, edge_schema(edge.schema), spill, plan.watermark, edge.event_time)
+            if inputs is not None:
+                inputs.on_overflow(edge.name, rows.put_away)
         watermarks = None
         if edge.timed:
             watermarks = ChannelWatermarks(self._mine.groups, plan.reads, plan.watermark, broadcast=edge.broadcast)
@@ -244,6 +251,8 @@ class _Attempt:
 
         The first slice is taken however late it is: every epoch makes progress.
         """
+        if self._stage.head.holds:
+            return self._step_held(barrier)
         stopped = not self._advance(barrier)
         while True:
             # Time comes first: rows never meet an operator that still has to do what their watermark made due.
@@ -263,6 +272,28 @@ class _Attempt:
         fired = stopped and not (self.gate.used_up() and self._done_until == self._time.lowest)
         return _Stepped(barrier.elapsed_s, fired, delay_s if fired else 0.0)
 
+    def _step_held(self, barrier: Barrier) -> _Stepped:
+        """Steps a head operator that works on several slices at once."""
+
+        def now() -> Time:
+            self._follow_time(barrier)
+            return self._time
+
+        (channel,) = self.gate.channels
+        operator = cast("HoldingOperator", self._operators[0])
+        self._closing.callback(operator.close)
+        self._advance(barrier)
+        steps = HeldSteps(channel, operator, lambda emitted: self._emit(0, emitted), now)
+        steps.run(barrier)
+        elapsed_s, delay_s, left = barrier.elapsed_s, barrier.delay_s, not self.gate.used_up()
+        self._follow_time(barrier)
+        held, watermark = steps.give_back(in_place=self._stage.head.keeps_order)
+        if watermark is not None:
+            self._done_until = min(self._done_until, watermark)
+        self._slicers[0].observe(steps.rows - held, elapsed_s)
+        fired = left or held > 0
+        return _Stepped(elapsed_s, fired, delay_s if fired else 0.0)
+
     def _follow_time(self, barrier: Barrier) -> bool:
         """Tells the operator when watermarks have moved; True when the barrier fired over that."""
         watermarks = self.gate.watermarks(self._mine.groups)
@@ -273,7 +304,7 @@ class _Attempt:
 
     def _advance(self, barrier: Barrier) -> bool:
         """Lets the head operator do what is due; False when the barrier ended it."""
-        if self._stage.nodes[0].spec.timed:
+        if self._stage.head.timed:
             operator = cast("TimedOperator", self._operators[0])
             for emitted in operator.advance(self._time):
                 self._emit(0, iter((emitted,)))
@@ -288,6 +319,8 @@ class _Attempt:
             batch, targets = (
                 (item.batch, node.sides.get(item.output, ())) if isinstance(item, Side) else (item, node.targets)
             )
+            if isinstance(item, Side) and item.output == DEAD_LETTERS:
+                self._samples.setdefault(node.spec.name, sample_of(item.batch))
             if batch.num_rows == 0:
                 continue
             for target in targets:
@@ -381,6 +414,7 @@ class _Attempt:
             watermark=None if self._done_until == NO_WATERMARK else self._done_until,
             due=due,
             counters=self._counters(),
+            samples=self._samples,
             timing=Timing(
                 elapsed_s=elapsed_s(),
                 stepped_s=stepped.seconds,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import doctest
 import importlib
+import json
 import pkgutil
 import re
 from collections import Counter
@@ -87,6 +88,10 @@ def test_the_program_of_the_guide_does_what_the_guide_says(
         (user, nth) for user in range(5) for nth in range(1, 82 if user == 1 else 81)
     )
     assert Counter(read_table("warehouse", "shop.taxed")["amount"].to_pylist()) == Counter([*range(6, 400), 1000])
+    assert Counter(read_table("warehouse", "shop.priced")["amount"].to_pylist()) == Counter([*range(400), 1000])
+    letters = read_table("warehouse", "shop.dead_letters").to_pylist()
+    failed = [json.loads(letter["record"])["amount"] for letter in letters]
+    assert sorted(failed) == [*range(0, 400, 50), 1000]
     totals = read_table("warehouse", "shop.totals").to_pylist()
     assert {row["total"] for row in totals if (row["user"], row["n"]) == (1, 81)} == {sum(range(1, 400, 5)) + 1000}
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 import penstock as pen
+from penstock.engine.checkpoints import Checkpoints
 from penstock.errors import (
     CheckpointMismatch,
     ConfigError,
@@ -22,6 +23,7 @@ from penstock.errors import (
 from penstock.observe.events import decode_events
 from penstock.protocol.codec import decode_manifest, encode_manifest
 from penstock.protocol.manifest import Manifest
+from penstock.store import LocalStore
 from penstock.testing.inline import InlineRun, stream_of
 from penstock.testing.tables import Memory, memory_table
 from tests.unit.engine_jobs import (
@@ -187,7 +189,8 @@ def test_files_live_as_long_as_a_retained_checkpoint_needs_them(tmp_path: Path, 
     run = InlineRun(batches_of(300, 60), clock, prepare=crash_in_job({3, 7, 20}))
     query = run.start(keyed_slow(clock, table, 0.0003), checkpoint=tmp_path, epoch="50 ms", retain=2)
     query.await_termination(60)
-    manifests = [decode_manifest(path.read_bytes()) for path in sorted((tmp_path / "manifests").iterdir())]
+    checkpoints = Checkpoints(LocalStore(tmp_path))
+    manifests = [checkpoints.read(number) for number in checkpoints.ids()]
     assert len(manifests) == 2
     needed = set().union(*(manifest.files() for manifest in manifests))
     there = {str(p.relative_to(tmp_path)) for f in ("state", "segments") for p in (tmp_path / f).rglob("*.arrow")}
@@ -195,7 +198,7 @@ def test_files_live_as_long_as_a_retained_checkpoint_needs_them(tmp_path: Path, 
     # What the last sweep could not see yet is removed by the sweep of the next run.
     run.prepare = lambda cluster: None
     run.start(keyed_slow(clock, table, 0), checkpoint=tmp_path, retain=2).await_termination(60)
-    manifests = [decode_manifest(path.read_bytes()) for path in sorted((tmp_path / "manifests").iterdir())]
+    manifests = [checkpoints.read(number) for number in checkpoints.ids()]
     needed = set().union(*(manifest.files() for manifest in manifests))
     there = {str(p.relative_to(tmp_path)) for f in ("state", "segments") for p in (tmp_path / f).rglob("*.arrow")}
     assert there == needed

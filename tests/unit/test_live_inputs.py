@@ -44,7 +44,7 @@ def opened(batches: list[pa.RecordBatch], bytes_max: int) -> tuple[list[LiveRows
     writers = [Writer(), Writer()]
     rows = []
     for edge, schema, writer in zip(("left", "right"), (LEFT, RIGHT), writers, strict=True):
-        live = LiveRows(inputs.batches_of(edge), edge_schema(schema), lambda writer=writer: writer)
+        live = LiveRows(inputs.batches_of(edge), edge_schema(schema), lambda _, writer=writer: writer)
         inputs.on_overflow(edge, live.put_away)
         rows.append(live)
     return rows, writers
@@ -105,7 +105,7 @@ def test_the_largest_event_time_counts_rows_that_nobody_processed(column: pa.Dat
     unit = 1000 if "ms" in str(column) else 1
     times = pa.array([3000 // unit, None, 9000 // unit, 5000 // unit], pa.int64()).cast(column)
     batch = pa.RecordBatch.from_arrays([times, pa.array([0] * 4, pa.int64())], ["ts", HASH_COLUMN])
-    live = LiveRows(iter([batch]), edge_schema(schema), Silent, "ts")
+    live = LiveRows(iter([batch]), edge_schema(schema), lambda _: Silent(), event_time="ts")
     live.spill()
     assert live.max_event_time == 9000
 

@@ -82,11 +82,15 @@ def expected(rows: Rows) -> dict[str, Any]:
     numbers, floats = known(rows, "n"), known(rows, "x")
     spread = [value for value in floats if not math.isnan(value)]
     return {
-        "variance": statistics.variance(numbers) if len(numbers) > 1 else None,
-        "var_pop": statistics.pvariance(numbers) if numbers else None,
+        "variance": float(statistics.variance(numbers)) if len(numbers) > 1 else None,
+        "var_pop": float(statistics.pvariance(numbers)) if numbers else None,
         "stddev": statistics.stdev(numbers) if len(numbers) > 1 else None,
         "stddev_pop": statistics.pstdev(numbers) if numbers else None,
-        "spread": None if not floats else statistics.pvariance(spread) if len(spread) == len(floats) else math.nan,
+        "spread": None
+        if not floats
+        else float(statistics.pvariance(spread))
+        if len(spread) == len(floats)
+        else math.nan,
         "xs": len({plain(value) for value in floats}),
         "ss": len(set(known(rows, "s"))),
         "about": len(set(known(rows, "s"))),

@@ -7,15 +7,18 @@ from collections.abc import Iterable
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import penstock as pen
 from penstock.operators import closing
-from penstock.operators.base import NO_WATERMARK
+from penstock.operators.base import NO_WATERMARK, OperatorContext, Records, Time
 from penstock.operators.window_aggregate import WindowAggregate
 from penstock.operators.windows import RegularWindow, SessionWindow, Window
+from penstock.protocol.keygroups import KeyGroupRange
 from tests.unit.operator_harness import Rows
 from tests.unit.window_harness import Epoch, Windows
 
@@ -224,3 +227,50 @@ def test_each_session_closes_once_with_all_its_rows(gap: int, epochs: Any, step_
     assert in_order(run.rows()) == in_order(expected)
     assert len(run.late) == oracle.late
     assert all(due.event_time is None for due in run.due)
+
+
+@pytest.mark.parametrize("window", [RegularWindow(10, 10), RegularWindow(30, 10), SessionWindow(7)])
+def test_many_windows_that_close_at_once_leave_in_bounded_steps(window: Window) -> None:
+    """A2: the barrier may end the epoch after each step, and the next one goes on there."""
+    users = 1_000
+    rows = [(user, ts, 1) for user in range(users) for ts in (0, 5)]
+    with mock.patch.object(closing, "STEP_ROWS", 256), Windows(spec_of(window), ["user"]) as run:
+        run.run(Epoch(1, [(NO_WATERMARK, batch_of(rows))]))
+        assert run.rows() == []
+        run.run(Epoch(1, [(100, batch_of([]))], yields=1))
+        for _ in range(200):
+            if run.due[0].event_time is None:
+                break
+            assert run.due[0].event_time <= 100, "asks for an epoch at once"
+            run.run(Epoch(1, [], yields=1))
+        expected = users * (window.size // window.every if isinstance(window, RegularWindow) else 1)
+        assert len(run.rows()) == expected
+        assert all(row["n"] == 2 for row in run.rows())
+        assert max(map(len, run.outputs)) <= 600
+        assert len(run.outputs) > 4
+
+
+@pytest.mark.parametrize("window", [RegularWindow(100, 100), RegularWindow(100, 10), SessionWindow(100)])
+def test_an_epoch_in_which_nothing_closes_does_not_look_at_the_state(window: Window) -> None:
+    """D6: time passes for free."""
+    spec = spec_of(window)
+    states = {name: mock.Mock(scan=lambda: iter(())) for name in spec.state_tables}
+    states[""].lookup.return_value = mock.Mock(found=np.zeros(1, bool))
+    groups = KeyGroupRange(0, 1)
+    operator: Any = spec.build(OperatorContext(states, 0, groups, 1))
+    for watermark in (0, 5, 9):
+        time = Time(groups, np.array([watermark]), 0, 1)
+        assert list(operator.advance(time)) == []
+        assert list(operator.process(Records(batch_of([(1, 10 + watermark, 1)]), np.zeros(1, np.int64), 0, time))) == []
+    assert not any(state.method_calls for state in states.values())
+
+
+def test_a_time_column_in_other_units_is_taken_as_it_is_meant() -> None:
+    schema = SCHEMA.set(1, pa.field("ts", pa.timestamp("ms")))
+    rows = [{"user": 1, "ts": dt.datetime(1970, 1, 1, 0, 0, 1), "amount": 1}]  # noqa: DTZ001
+    spec = WindowAggregate("w", schema, ("user",), "ts", pen.tumbling("1 s"), {"n": pen.count()})
+    with Windows(spec, ["user"]) as run:
+        run.run(Epoch(1, [(0, pa.RecordBatch.from_pylist(rows, schema=schema))]))
+        run.run(Epoch(1, [(3_000_000, pa.RecordBatch.from_pylist([], schema=schema))]))
+    (row,) = run.rows()
+    assert (row["window_start"], row["n"]) == (dt.datetime(1970, 1, 1, 0, 0, 1), 1)  # noqa: DTZ001

@@ -82,8 +82,10 @@ def test_restarts_crashes_and_barriers_change_no_window(tmp_path: Path, table: s
             run, outputs, lambda event, stop_at=stop_at: event.checkpoint >= stop_at, checkpoint=tmp_path,
             epoch="20 ms", parallelism=parallelism,
         )  # fmt: skip
-    run.start(*outputs, checkpoint=tmp_path, epoch="20 ms", parallelism=2).await_termination(60)
+    query = run.start(*outputs, checkpoint=tmp_path, epoch="20 ms", parallelism=2)
+    query.await_termination(60)
     assert found(table) == tumbling_oracle(data, 10)
+    assert query.manifest().counters == {"windows.late": 2}
     assert memory_table(f"{table}-late").rows()["amount"].to_pylist() == [-1, -2]
 
 

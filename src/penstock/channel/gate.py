@@ -14,11 +14,19 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.channel.live import LiveRows
-from penstock.channel.reader import PrefetchingReader
+from penstock.channel.reader import Mark, PrefetchingReader
 from penstock.channel.watermarks import ChannelWatermarks
 from penstock.operators.base import NO_WATERMARK, Records, Time
 from penstock.protocol.keygroups import KeyGroupRange
 from penstock.protocol.report import InputReport
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A slice that was taken and may come back, with the reader's position before it; None for live rows."""
+
+    batch: pa.RecordBatch
+    mark: Mark | None
 
 
 class Channel:
@@ -83,6 +91,24 @@ class Channel:
             self._rows_left -= batch.num_rows
         return batch
 
+    def take_held(self, rows: int) -> Held | None:
+        """As `take`, for rows that may come back."""
+        mark = self._recovered.mark()
+        batch = self.take(rows)
+        return None if batch is None else Held(batch, mark if self._recovering else None)
+
+    def rewind(self, held: Sequence[Held]) -> None:
+        """Takes back the slices that were taken last: the reader's cursors go back, live rows will be spilled."""
+        assert self._live is not None
+        if held and held[0].mark is not None:
+            self._recovered.rewind(held[0].mark)
+        self._live.give_back([part.batch for part in held if part.mark is None], self._live.watermark)
+
+    def put_back(self, batches: Sequence[pa.RecordBatch], watermark: int | None) -> None:
+        """Takes back some of the rows that were taken; they get a place behind all segments, so order is lost."""
+        assert self._live is not None
+        self._live.give_back(batches, watermark)
+
     def spill(self) -> InputReport:
         """Ends the epoch for this channel: live rows behind the barrier go to segments."""
         live = self._live
@@ -91,6 +117,7 @@ class Channel:
             edge=self.edge,
             live_accepted=0 if live is None else live.accepted,
             live_consumed=0 if live is None else live.consumed,
+            put_back=0 if live is None else live.put_back,
             max_event_time=None if live is None else live.max_event_time,
             spilled=() if writer is None else tuple(writer.close()),
             spans=tuple(self._recovered.progress()),

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.channel.segment import HASH_COLUMN
+from penstock.protocol.eventtime import lowest
 from penstock.protocol.manifest import Segment
 
 LiveBatches: TypeAlias = Iterator[pa.RecordBatch]
@@ -122,18 +123,21 @@ class LiveRows:
         self,
         batches: LiveBatches,
         schema: pa.Schema,
-        open_writer: Callable[[], RowsWriter],
+        open_writer: Callable[[int | None], RowsWriter],
+        watermark: int | None = None,
         event_time: str | None = None,
     ) -> None:
         self._batches = batches
         self._schema = schema
-        self._open_writer = open_writer
+        self._open_writer, self.watermark = open_writer, watermark
         self._event_time = None if event_time is None else schema.get_field_index(event_time)
         self._current: pa.RecordBatch | None = None
         self._offset = 0
         self._writer: RowsWriter | None = None
+        self._given_back: list[pa.RecordBatch] = []
         self.accepted = 0
         self.consumed = 0
+        self.put_back = 0
         self.max_event_time: int | None = None
 
     def peek(self) -> pa.RecordBatch | None:
@@ -158,8 +162,18 @@ class LiveRows:
             self._current = None
         self._write(self._taken_in(batch))
 
+    def give_back(self, batches: Sequence[pa.RecordBatch], watermark: int | None) -> None:
+        """Takes rows back that were taken before all that is left here, to be written first; `watermark` is the lowest
+        that was in effect for them, or None."""
+        assert self._writer is None, "rows that came later were written already"
+        self._given_back += batches
+        self.put_back += sum(batch.num_rows for batch in batches)
+        self.watermark = lowest((self.watermark, watermark))
+
     def spill(self) -> RowsWriter | None:
         """Ends the epoch: everything that was not consumed goes to segments, in order. None: nothing was left."""
+        for batch in self._given_back:
+            self._write(batch)
         while (rest := self.peek()) is not None:
             self._write(rest)
             self._offset += rest.num_rows
@@ -168,7 +182,7 @@ class LiveRows:
     def _write(self, batch: pa.RecordBatch) -> None:
         if batch.num_rows:
             if self._writer is None:
-                self._writer = self._open_writer()
+                self._writer = self._open_writer(self.watermark)
             self._writer.write(batch)
 
     def _taken_in(self, batch: pa.RecordBatch) -> pa.RecordBatch:

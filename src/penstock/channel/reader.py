@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 import pyarrow as pa
 
 from penstock.channel.prefetch import ReadAhead
-from penstock.channel.scan import Chunk, Opened, SpanCursor, SpanScan
+from penstock.channel.scan import Chunk, Opened, Place, SpanCursor, SpanScan
 from penstock.protocol.reads import ReadSpan, SpanProgress
 from penstock.store.base import Store
 from penstock.store.readbuffer import ReadBuffer
@@ -21,6 +21,13 @@ PREFETCH_BYTES = 16 << 20
 
 # An input of so many batches is read by the consumer itself: a thread would cost more than it gains.
 _BATCHES_WITHOUT_THREAD = 2
+
+
+class Mark(NamedTuple):
+    """A position in a row of spans: how many were opened, and the place in the last one."""
+
+    spans: int
+    last: Place | None
 
 
 class SpanReader:
@@ -111,6 +118,17 @@ class PrefetchingReader:
     def progress(self) -> list[SpanProgress]:
         """How far the consumer got, for each span it reached; spans that were only read ahead are not among them."""
         return [cursor.progress() for cursor in self._cursors]
+
+    def mark(self) -> Mark:
+        """Where the consumer is, to come back to."""
+        return Mark(len(self._cursors), self._cursors[-1].place if self._cursors else None)
+
+    def rewind(self, mark: Mark) -> None:
+        """Back to an earlier mark: what was consumed since is in flight again. Reading ends with that."""
+        for cursor in self._cursors[mark.spans :]:
+            cursor.rewind(cursor.start)
+        if mark.last is not None:
+            self._cursors[mark.spans - 1].rewind(mark.last)
 
     def close(self) -> None:
         """Ends the thread and frees all memory; `progress` still answers."""

@@ -42,6 +42,13 @@ class Chunk(NamedTuple):
         return self.first + rows if self.numbers is None else int(self.numbers[rows - 1]) + 1
 
 
+class Place(NamedTuple):
+    """A position of a consumer in a span: rows consumed, and the cursor behind them."""
+
+    consumed: int
+    cursor: int
+
+
 class SpanScan:
     """The producing side: reads and filters, one batch at a time."""
 
@@ -166,6 +173,21 @@ class SpanCursor:
     @property
     def used_up(self) -> bool:
         return self._consumed == self._opened.rows
+
+    @property
+    def place(self) -> Place:
+        """Where the consumer is, to come back to."""
+        return Place(self._consumed, self._cursor)
+
+    @property
+    def start(self) -> Place:
+        return Place(0, self._opened.span.cursor)
+
+    def rewind(self, place: Place) -> None:
+        """Back to an earlier place; reading ends with that."""
+        assert place.consumed <= self._consumed, "a cursor is rewound, never moved ahead"
+        self._consumed, self._cursor = place
+        self.drop()
 
     def drop(self) -> None:
         """Forgets the rows in hand; they are still in the segment."""

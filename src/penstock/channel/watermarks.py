@@ -13,7 +13,8 @@ from penstock.protocol.reads import ReadSpan
 
 
 class ChannelWatermarks:
-    """A key group has the watermark of its oldest unread span; with all of them read, that of the edge."""
+    """A key group has the lowest watermark of its unread spans, which is that of the oldest unless rows were put back
+    behind younger ones; with all of them read, that of the edge."""
 
     def __init__(
         self, groups: KeyGroupRange, reads: Sequence[ReadSpan], edge: int | None, *, broadcast: bool = False
@@ -24,7 +25,7 @@ class ChannelWatermarks:
         for read in reversed(reads):
             mine = slice(None) if broadcast else slice(read.lo - groups.lo, read.hi - groups.lo)
             self._after.append((mine, self.now[mine].copy()))
-            self.now[mine] = number(read.watermark)
+            self.now[mine] = np.minimum(self.now[mine], number(read.watermark))
         self._after.reverse()
         self._done = 0
 

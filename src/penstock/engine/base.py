@@ -68,7 +68,7 @@ def _stored(checkpoints: Checkpoints, config: Config, open_store: Callable[[str]
             newest = checkpoints.newest()
             return None if newest is None else Base(newest)
         case int(number):
-            return Base(checkpoints.read(CheckpointId(number)))
+            return Base(checkpoints.restorable(CheckpointId(number)))
         case place:
             origin = find_origin(place, open_store)
             require_new(checkpoints, origin)

@@ -31,6 +31,11 @@ def manifest_path(checkpoint: CheckpointId | int) -> str:
     return f"{MANIFESTS}/{checkpoint:010d}.json"
 
 
+def retired_path(checkpoint: CheckpointId | int) -> str:
+    """Says that a manifest is no checkpoint any more, and stays only so that nobody can take its name."""
+    return f"{MANIFESTS}/{checkpoint:010d}.retired"
+
+
 def generation_path(generation: Generation | int) -> str:
     return f"{GENERATIONS}/{generation:010d}.json"
 
@@ -42,14 +47,23 @@ class Checkpoints:
         self.store = store
 
     def ids(self) -> list[CheckpointId]:
-        return [CheckpointId(number) for number in self._numbers(MANIFESTS)]
+        names = self._names(MANIFESTS)
+        retired = set(_numbers(names, ".retired"))
+        return [CheckpointId(number) for number in _numbers(names, ".json") if number not in retired]
 
     def holds(self, checkpoint: CheckpointId) -> bool:
-        return self.store.exists(manifest_path(checkpoint))
+        return self.store.exists(manifest_path(checkpoint)) and not self.store.exists(retired_path(checkpoint))
 
     def newest(self) -> Manifest | None:
-        ids = self.ids()
-        return self.read(ids[-1]) if ids else None
+        """Raises: as `read`."""
+        while ids := self.ids():
+            try:
+                return self.read(ids[-1])
+            except NoSuchCheckpoint:
+                if self.ids() == ids:
+                    raise
+                # A newer driver went on and retired it between the two calls.
+        return None
 
     def read(self, checkpoint: CheckpointId) -> Manifest:
         """Raises: `NoSuchCheckpoint`, `CorruptFile`, `FormatTooNew`."""
@@ -76,6 +90,12 @@ class Checkpoints:
                     path=path,
                 )
 
+    def restorable(self, checkpoint: CheckpointId) -> Manifest:
+        """Raises: as `read`; a retired manifest is no checkpoint any more."""
+        if checkpoint not in self.ids():
+            raise self._no_such(checkpoint)
+        return self.read(checkpoint)
+
     def publish(self, manifest: Manifest) -> int:
         """Makes a checkpoint exist; returns its size in bytes. Nobody can publish the same id twice.
 
@@ -87,14 +107,18 @@ class Checkpoints:
             self.store.create(path, data)
         except AlreadyExists:
             if self.store.read(path) != data:
-                theirs = Generation(self.read(CheckpointId(manifest.checkpoint)).generation)
-                seen = f"checkpoint {manifest.checkpoint} was published by generation {theirs}"
-                raise _fenced(seen, Generation(manifest.generation), theirs) from None
+                theirs = self.read(CheckpointId(manifest.checkpoint))
+                raise self.fenced_by(theirs, Generation(manifest.generation)) from None
         return len(data)
+
+    def fenced_by(self, theirs: Manifest, ours: Generation) -> Fenced:
+        """The error of a driver that finds another one's checkpoint in its place."""
+        newer = Generation(theirs.generation)
+        return _fenced(f"checkpoint {theirs.checkpoint} was published by generation {newer}", ours, newer)
 
     def claim_generation(self, driver: Driver, above: int = 0) -> Generation:
         """Takes the next free generation, `above` that of a checkpoint from elsewhere; lower ones have lost."""
-        generation = Generation(max((above, *self._numbers(GENERATIONS))) + 1)
+        generation = Generation(max((above, *_numbers(self._names(GENERATIONS), ".json"))) + 1)
         while True:
             try:
                 self.store.create(generation_path(generation), msgspec.json.encode(driver))
@@ -139,24 +163,30 @@ class Checkpoints:
             if found == file.bytes:
                 continue
             where = f"{file.path} in {self.store.url}, needed by checkpoint {manifest.checkpoint},"
-            others = self._others(CheckpointId(manifest.checkpoint))
-            advice = f"restore it from a copy, or an older checkpoint: {others}"
-            if file.path.startswith("segments/"):
-                advice += f"; to go on without its records: restore={manifest.checkpoint}, drop_in_flight=[…]"
+            if found is None and self.store.exists(file.path):
+                continue
             if found is None:
                 raise MissingFile(
-                    f"{where} does not exist", cause="it was deleted by hand", next_step=advice, path=file.path
+                    f"{where} does not exist",
+                    cause="it was deleted by hand",
+                    next_step=self._advice(manifest, file.path),
+                    path=file.path,
                 )
             raise CorruptFile(
                 f"{where} has {found} bytes, {file.bytes} were written",
                 cause="the file was truncated or edited after it was written",
-                next_step=advice,
+                next_step=self._advice(manifest, file.path),
                 path=file.path,
             )
 
-    def _numbers(self, folder: str) -> list[int]:
-        names = (entry.path.rpartition("/")[2] for entry in self.store.list(folder))
-        return sorted(int(name[:10]) for name in names if name[:10].isdigit() and name[10:] == ".json")
+    def _advice(self, manifest: Manifest, path: str) -> str:
+        advice = f"restore it from a copy, or an older checkpoint: {self._others(CheckpointId(manifest.checkpoint))}"
+        if path.startswith("segments/"):
+            advice += f"; to go on without its records: restore={manifest.checkpoint}, drop_in_flight=[…]"
+        return advice
+
+    def _names(self, folder: str) -> list[str]:
+        return [entry.path.rpartition("/")[2] for entry in self.store.list(folder)]
 
     def _others(self, checkpoint: CheckpointId) -> str:
         others = [number for number in self.ids() if number != checkpoint]
@@ -170,6 +200,10 @@ class Checkpoints:
             cause="it was never published, or expired (option retain)",
             next_step="choose one that is there, or leave restore out for the newest",
         )
+
+
+def _numbers(names: list[str], kind: str) -> list[int]:
+    return sorted(int(name[:10]) for name in names if name[:10].isdigit() and name[10:] == kind)
 
 
 def _fenced(seen: str, ours: Generation, newer: Generation) -> Fenced:

@@ -1,19 +1,24 @@
 """Removes files that no retained checkpoint names, in the background (B13).
 
 A crash between any two steps leaves at most files that nobody names; the next sweep finds them.
+
+The manifest with which a driver took over is never deleted, only marked as retired: an older driver that was paused
+needs its name next, and must find it taken whenever it goes on (C9).
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 
 from penstock.engine.background import AT_ONCE, WHEN_WOKEN, Background, Pause, Spawn
-from penstock.engine.checkpoints import DATA_FOLDERS, Checkpoints, manifest_path
+from penstock.engine.checkpoints import DATA_FOLDERS, Checkpoints, manifest_path, retired_path
 from penstock.errors import PenstockError
-from penstock.protocol.garbage import garbage, retired
+from penstock.protocol.garbage import garbage, retired, written_for
 from penstock.protocol.ids import CheckpointId, Generation
 from penstock.protocol.manifest import Manifest
+from penstock.store.base import AlreadyExists
 
 SWEEP_EVERY = 50
 """Checkpoints between two full listings; in between, only files that drop out of retained manifests are deleted."""
@@ -38,20 +43,32 @@ class Collector:
         self._pinned = pinned
         self._on_failure = on_failure
         self._retained: dict[CheckpointId, frozenset[str]] = {}
+        self._unread: set[CheckpointId] = set()
+        self._fences: set[CheckpointId] = set()
         self._published: list[Manifest] = []
         self._since_sweep = SWEEP_EVERY
         self._lock = threading.Lock()
         self._ending = False
         self._background: Background = spawn("penstock-collector", self.step, on_failure)
 
-    def start(self) -> None:
-        """Learns what older checkpoints need, then goes on in the background."""
-        for checkpoint in self._checkpoints.ids():
-            try:
-                self._retained[checkpoint] = self._checkpoints.read(checkpoint).files()
-            except PenstockError:
-                self._since_sweep = -1  # what a damaged manifest needs is not known: no sweep in this run
+    def start(self, newest: CheckpointId) -> None:
+        """Learns what older checkpoints than `newest`, the driver's first, need; then goes on in the background."""
+        self._unread = set(self._checkpoints.ids())
+        self._learn()
+        self._fences.add(newest)
         self._background.start()
+
+    def _learn(self) -> None:
+        """Reads older manifests; one that cannot be read now is tried again, its files are left alone meanwhile."""
+        before: Manifest | None = None
+        for checkpoint in sorted(self._unread):
+            with suppress(PenstockError):
+                manifest = self._checkpoints.read(checkpoint)
+                self._retained[checkpoint] = manifest.files()
+                self._unread.remove(checkpoint)
+                if before is None or before.generation != manifest.generation:
+                    self._fences.add(checkpoint)
+                before = manifest
 
     def published(self, manifest: Manifest) -> None:
         with self._lock:
@@ -68,32 +85,41 @@ class Collector:
         """Collects after everything that was published since the last step."""
         with self._lock:
             batch, self._published = self._published, []
-            if not batch and self._ending:
-                return None
-        if batch:
-            try:
-                self._collect(batch)
-            except Exception as error:  # garbage is harmless; a failed deletion must not stop the stream
-                self._on_failure(error)
-        # Again at once after work: a wake-up that came before this step may have been about the end.
-        return AT_ONCE if batch else WHEN_WOKEN
+            if not batch:
+                return None if self._ending else WHEN_WOKEN
+        try:
+            self._collect(batch)
+        except Exception as error:  # garbage is harmless; a failed deletion must not stop the stream
+            self._on_failure(error)
+        return AT_ONCE
+
+    def _retire(self, checkpoint: CheckpointId) -> None:
+        if checkpoint not in self._fences:
+            self._checkpoints.store.delete([manifest_path(checkpoint)])
+            return
+        with suppress(AlreadyExists):
+            self._checkpoints.store.create(retired_path(checkpoint), b"")
 
     def _collect(self, published: list[Manifest]) -> None:
-        store = self._checkpoints.store
+        self._learn()
         for manifest in published:
             self._retained[CheckpointId(manifest.checkpoint)] = manifest.files()
         dropped: set[str] = set()
         for checkpoint in retired(self._retained, self._retain):
-            store.delete([manifest_path(checkpoint)])
+            self._retire(checkpoint)
             dropped |= self._retained.pop(checkpoint)
         # Asked after the manifests are gone: who pins a checkpoint looks for its manifest afterwards.
         needed = self._pinned().union(*self._retained.values())
-        store.delete(sorted(dropped - needed))
-        if self._since_sweep >= 0:
-            self._since_sweep += len(published)
+        self._delete(dropped - needed)
+        self._since_sweep += len(published)
         if self._since_sweep >= SWEEP_EVERY:
             self._since_sweep = 0
-            files = [entry.path for folder in DATA_FOLDERS for entry in store.list(folder)]
+            files = [entry.path for folder in DATA_FOLDERS for entry in self._checkpoints.store.list(folder)]
             newest = CheckpointId(published[-1].checkpoint)
-            store.delete(garbage(files, needed, generation=self._generation, published=newest))
-            store.delete(entry.path for entry in store.leftovers(LEFTOVER_S))
+            self._delete(garbage(files, needed, generation=self._generation, published=newest))
+            self._checkpoints.store.delete(entry.path for entry in self._checkpoints.store.leftovers(LEFTOVER_S))
+
+    def _delete(self, files: Iterable[str]) -> None:
+        """All but those that a checkpoint which could not be read may name."""
+        unknown = max(self._unread, default=CheckpointId(0))
+        self._checkpoints.store.delete(sorted(file for file in files if written_for(file) > unknown))

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from penstock.engine.breaker import Breaker
 from penstock.engine.checkpoints import Checkpoints
 from penstock.engine.cluster import Cluster, OfferedBatch, StageJob
 from penstock.engine.pace import Pace
@@ -74,6 +75,7 @@ class EpochRunner:
     now_us: Callable[[], int] = lambda: time.time_ns() // 1000
     discard: Callable[[Mapping[str, tuple[Committable, ...]]], None] = field(default=lambda _: None)
     pace: Pace = field(default_factory=Pace)
+    breaker: Breaker = field(default_factory=lambda: Breaker(1.0))
 
     def run(self, batch: OfferedBatch | None, sinks: Callable[[], Mapping[str, SinkState]]) -> EpochResult:
         """One epoch, with `batch` or on in-flight data alone. `sinks` is asked right before publishing.
@@ -93,6 +95,7 @@ class EpochRunner:
                 # Also a stage that had nothing to do: watermarks pass through it.
                 draft = absorb(draft, plan, answers)
             self._check(draft)
+            self.breaker.judge(reports)
         except Exception:
             # Nothing was published, so nothing of this epoch will ever be committed or read.
             self.discard(_committables(reports))
@@ -102,6 +105,7 @@ class EpochRunner:
         manifest = self._next_manifest(draft, batch, now, sinks())
         manifest_bytes = self.checkpoints.publish(manifest)
         self.manifest = manifest
+        self.breaker.published()
         ended = self.clock()
         self.pace.published(ended - publishing)
         return EpochResult(manifest, tuple(reports), batch, ended - started, ended - publishing, manifest_bytes)

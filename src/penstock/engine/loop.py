@@ -17,7 +17,7 @@ from penstock.engine.background import AT_ONCE, Background, Pause, Spawn
 from penstock.engine.cluster import JobFailed, OfferedBatch
 from penstock.engine.commits import CommitCoordinator
 from penstock.engine.epochs import EpochResult, EpochRunner
-from penstock.errors import PenstockError, SourceMismatch, StageFailed
+from penstock.errors import Fenced, PenstockError, SourceMismatch, StageFailed
 from penstock.protocol.epoch import Drain, Facts, Ingest, Stop, Stopping, Wait, decide
 from penstock.protocol.recover import RefuseBatch, SkipBatch, TakeBatch, judge_batch
 
@@ -78,7 +78,7 @@ class EpochLoop:
     def offer(self, batch: OfferedBatch) -> None:
         """Hands a micro-batch over and returns when it is part of a published checkpoint.
 
-        Raises: `SourceMismatch`; `NotIngested` when the query stops first.
+        Raises: `SourceMismatch`, `Fenced`; `NotIngested` when the query stops first.
         """
         offer = self.propose(batch)
         with self._changed:
@@ -89,13 +89,13 @@ class EpochLoop:
     def propose(self, batch: OfferedBatch) -> Offer:
         """Puts a micro-batch on offer and returns at once; a replay is done already.
 
-        Raises: `SourceMismatch`.
+        Raises: `SourceMismatch`, `Fenced`.
         """
         match judge_batch(self._runner.manifest, batch.batch_id, batch.offsets_digest, batch.query_id):
             case SkipBatch():
                 return Offer(batch, done=True)
             case RefuseBatch(why):
-                error = _source_mismatch(self._runner, batch, why)
+                error = self.reason(_source_mismatch(self._runner, batch, why))
                 self.fail(error)
                 raise error
             case TakeBatch():
@@ -158,7 +158,7 @@ class EpochLoop:
         try:
             pause = self._act()
         except PenstockError as error:
-            self.fail(error)
+            self.fail(self.reason(error))
             pause = None
         except Exception as error:  # nothing may be swallowed (B12)
             self.fail(_fault(error))
@@ -167,6 +167,14 @@ class EpochLoop:
             self._ended = True
             self.wake()
         return pause
+
+    def reason(self, error: PenstockError) -> PenstockError:
+        """A driver that was replaced finds its files swept, its batches taken: being replaced is what happened (C9)."""
+        try:
+            self._runner.checkpoints.require_leader(self._runner.generation)
+        except PenstockError as reason:
+            return reason if isinstance(reason, Fenced) else error
+        return error
 
     def _die(self, error: BaseException) -> None:
         self._ended = True

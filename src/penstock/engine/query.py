@@ -183,7 +183,7 @@ class Query:
         self._runner.discard = coordinator.discard
         events = LoopEvents(published=self._on_published, failed=self._on_failed, waiting=self._on_waiting)
         self._loop = EpochLoop(self._runner, coordinator, self._config, events, spawn)
-        collector.start()
+        collector.start(CheckpointId(self._runner.manifest.checkpoint))
         collector.published(self._runner.manifest)
         coordinator.start()
         upkeep.start()
@@ -215,7 +215,7 @@ class Query:
         self._loop.wake()
 
     def fail(self, error: PenstockError) -> None:
-        self._loop.fail(error)
+        self._loop.fail(self._loop.reason(error))
 
     def on_collector_failure(self, error: BaseException) -> None:
         _log.warning("files that nobody needs could not be removed: %s", error)

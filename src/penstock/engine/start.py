@@ -16,7 +16,8 @@ from penstock.config import Config
 from penstock.engine.attempts import AttemptFiles
 from penstock.engine.background import Spawn, StepThread
 from penstock.engine.base import Base, find_base
-from penstock.engine.checkpoints import Checkpoints, Driver
+from penstock.engine.breaker import Breaker
+from penstock.engine.checkpoints import Checkpoints, Driver, manifest_path
 from penstock.engine.cluster import Cluster
 from penstock.engine.collect import Collector
 from penstock.engine.commits import Commit, CommitCoordinator, CommitEvents, SinkCommits
@@ -49,6 +50,7 @@ class Surroundings:
     store: Callable[[str], Store] = open_store
     spawn: Spawn = StepThread
     clock: Callable[[], float] = time.monotonic
+    now_us: Callable[[], int] = lambda: time.time_ns() // 1000
 
 
 def start_query(
@@ -78,7 +80,9 @@ def start_query(
         parallelism=dict(manifest.parallelism),
         epoch_s=config.epoch,
         now=utc_now,
+        now_us=surroundings.now_us,
         clock=surroundings.clock,
+        breaker=Breaker(config.max_error_rate),
     )
     query = Query(
         name=name,
@@ -90,7 +94,11 @@ def start_query(
         open_target=surroundings.store,
         spawn=surroundings.spawn,
     )
-    coordinator = _coordinator(query, pipeline, checkpoints, owned, history, surroundings)
+    try:
+        coordinator = _coordinator(query, pipeline, checkpoints, owned, history, surroundings)
+    except TablePositionMismatch:
+        checkpoints.require_leader(generation)  # a newer driver commits already: that is the reason, then
+        raise
     collector = Collector(
         checkpoints, generation, config.retain, query.on_collector_failure, surroundings.spawn, query.pinned_files
     )
@@ -117,18 +125,20 @@ def _own(
     open_store: Callable[[str], Store],
 ) -> _Owned | None:
     """Refuses what does not fit, then takes over. None when another driver changed it: look at everything again."""
-    base = find_base(checkpoints, pipeline, config, open_store)
+    seen = checkpoints.ids()
     try:
+        base = find_base(checkpoints, pipeline, config, open_store)
         committers = _committers(pipeline, base.manifest)
     except (TablePositionMismatch, MissingFile):
-        newest = checkpoints.newest()
-        if config.restore is None and newest is not None and newest.checkpoint > base.manifest.checkpoint:
+        if config.restore is None and checkpoints.ids() != seen:
             return None  # the older driver still runs: it published and committed meanwhile
         raise
     if base.origin is not None:
         bring(base.origin, base.manifest, checkpoints.store)
     driver = Driver(socket.gethostname(), os.getpid(), utc_now(), penstock.__version__)
     generation = checkpoints.claim_generation(driver, above=base.manifest.generation)
+    if isinstance(config.restore, int) and checkpoints.ids() != seen:
+        return None  # it goes on: what the tables hold may be more than the old checkpoint knows
     manifest = _take_over(checkpoints, base.manifest, config, generation, parallelism)
     return None if manifest is None else _Owned(manifest, generation, committers, base)
 
@@ -227,10 +237,14 @@ def _take_over(
         try:
             checkpoints.publish(manifest)
         except Fenced:
-            if checkpoints.read(CheckpointId(manifest.checkpoint)).generation > generation:
-                raise
-        else:
+            continue  # whoever was faster: look again
+        newest = checkpoints.newest()
+        assert newest is not None
+        if newest.checkpoint == manifest.checkpoint:
             return manifest
+        if newest.generation < generation:
+            # The older driver published that id and more, and its retention freed the name while we looked.
+            checkpoints.store.delete([manifest_path(manifest.checkpoint)])
 
 
 def _upkeep(

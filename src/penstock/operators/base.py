@@ -10,7 +10,7 @@ goes back, whatever is restored or rescaled (A10).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
@@ -29,6 +29,9 @@ NO_WATERMARK = int(np.iinfo(np.int64).min)
 
 MAIN_STATE = ""
 """The name of an operator's only, or first, table of state."""
+
+DEAD_LETTERS = "dead_letters"
+"""The side output for records that made an operator fail (D8)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +72,11 @@ class Records:
     def rows(self) -> int:
         return self.batch.num_rows
 
+    def slice(self, start: int, rows: int | None = None) -> Records:
+        """Some of the rows, from `start` on."""
+        stop = self.rows if rows is None else start + rows
+        return Records(self.batch.slice(start, stop - start), self.hashes[start:stop], self.port, self.time)
+
 
 @dataclass(frozen=True, slots=True)
 class Side:
@@ -105,6 +113,10 @@ class OperatorContext:
     subtask: int = 0
     groups: KeyGroupRange = KeyGroupRange(0, 1)  # noqa: RUF009 - immutable
     max_parallelism: int = 1
+    checkpoint: int = 0
+    """The one this epoch will become."""
+    now: int = 0
+    """Processing time of the epoch, as in `Time`."""
 
     @property
     def state(self) -> KeyedState:
@@ -140,6 +152,52 @@ class TimedOperator(Operator, Protocol):
 
     def next_due(self) -> Due:
         """Asked once, after `finish`; may be too early, never too late."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """Rows of the slice with this number, counted from 0 in the order of `process`, that the operator still holds."""
+
+    slice: int
+    rows: npt.NDArray[np.int64]
+
+
+class HoldingOperator(Operator, Protocol):
+    """An operator at the head of a stage that works on several slices at once: `process` only begins one.
+
+    Rows it has not let go of by yielding what became of them are not consumed; they stay in flight (D5).
+    """
+
+    def room(self, left_s: float) -> int:
+        """How many rows may be begun now, with so much time until the barrier; 0: none."""
+        ...
+
+    def collect(self, wait_s: float) -> Iterator[Emitted]:
+        """Waits until something is done, so long at most, and yields what may leave."""
+        ...
+
+    @property
+    def held(self) -> Collection[int]:
+        """The numbers of the slices of which it holds rows."""
+        ...
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is going on that `collect` can wait for."""
+        ...
+
+    @property
+    def patience_s(self) -> float:
+        """How long the barrier must wait, so that every epoch makes progress."""
+        ...
+
+    def unfinished(self) -> list[Unfinished]:
+        """Ends everything that goes on, and tells which rows are not done."""
+        ...
+
+    def close(self) -> None:
+        """Ends everything that goes on; called in any case."""
         ...
 
 
@@ -185,6 +243,16 @@ class OperatorSpec(Protocol):
         ...
 
     @property
+    def holds(self) -> bool:
+        """Whether the operator is a `HoldingOperator`: then it has one input and begins a stage."""
+        ...
+
+    @property
+    def keeps_order(self) -> bool:
+        """Whether an operator that holds rows lets go of them in the order in which it got them."""
+        ...
+
+    @property
     def emits_at_end(self) -> bool:
         """Whether output comes from `finish` or `advance`: then what follows becomes a stage of its own, so that slow
         code behind it stays interruptible."""
@@ -215,6 +283,14 @@ class SpecDefaults:
     @property
     def timed(self) -> bool:
         return False
+
+    @property
+    def holds(self) -> bool:
+        return False
+
+    @property
+    def keeps_order(self) -> bool:
+        return True
 
     @property
     def emits_at_end(self) -> bool:

@@ -9,9 +9,11 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from penstock.operators.base import MAIN_STATE, Operator, OperatorContext, Records, SpecDefaults, StateSchema
+from penstock.operators.base import MAIN_STATE, Operator, OperatorContext, Records, StateSchema
+from penstock.operators.careful import careful
 from penstock.operators.columns import key_schema, refuse_doubles
 from penstock.operators.convert import fit_batches
+from penstock.operators.deadletters import CarefulSpec
 from penstock.operators.declare import Declaration, Method, Resolve
 from penstock.operators.failing import BadOutput, operator_failed
 from penstock.operators.grouping import group_rows
@@ -67,7 +69,7 @@ _PROCESS = Method("process", (4,), "process(self, batch, keys, state)")
 
 
 @dataclass(frozen=True)
-class SliceProcess(SpecDefaults):
+class SliceProcess(CarefulSpec):
     """A `BatchProcess` with its types resolved; use `declare` to make one."""
 
     name: str
@@ -110,7 +112,7 @@ class SliceProcess(SpecDefaults):
         return {MAIN_STATE: StateSchema(keys, state_schema(self.fields))}
 
     def build(self, context: OperatorContext) -> Operator:
-        return _SliceOperator(self, context)
+        return careful(_SliceOperator(self, context), self.letters(self.name, context))
 
 
 class Columns:

@@ -72,6 +72,29 @@ def _fails(
     return False
 
 
+def run_passing(
+    batch: pa.RecordBatch, run: Callable[[pa.RecordBatch], list[pa.RecordBatch]]
+) -> tuple[list[pa.RecordBatch], list[tuple[int, Exception]]]:
+    """Runs user code on as many of the rows as pass, in order: the output, and the rows that fail alone.
+
+    A slice that fails is cut into halves, which are run again as copies, down to single rows.
+    """
+    outputs: list[pa.RecordBatch] = []
+    failed: list[tuple[int, Exception]] = []
+    waiting = [(0, batch.num_rows)]
+    while waiting:
+        start, stop = waiting.pop()
+        try:
+            outputs += run(batch if stop - start == batch.num_rows else batch.take(pa.array(np.arange(start, stop))))
+        except Exception as error:  # noqa: BLE001 - user code may raise anything
+            if stop - start <= 1:
+                failed.append((start, error))
+            else:
+                middle = (start + stop) // 2
+                waiting += [(middle, stop), (start, middle)]
+    return outputs, failed
+
+
 def batch_failed(
     operator: str, batch: pa.RecordBatch, run: Callable[[pa.RecordBatch], object], error: Exception
 ) -> OperatorFailed:
@@ -90,7 +113,7 @@ def operator_failed(operator: str, error: Exception, record: str, *, note: str =
     if isinstance(error, BadOutput):
         seen, cause, next_step = str(error), "the function's output does not fit its schema", error.next_step
     else:
-        seen = _shortened(f"{type(error).__name__}: {error}", _MESSAGE_CHARS_MAX)
+        seen = shortened(f"{type(error).__name__}: {error}", _MESSAGE_CHARS_MAX)
         if place := location(error):
             seen += f" (at {place})"
         cause = "the function cannot take this record"
@@ -107,14 +130,14 @@ def operator_failed(operator: str, error: Exception, record: str, *, note: str =
     )
 
 
-def location(error: Exception) -> str:
+def location(error: BaseException) -> str:
     """File, line and function where the user's own code was last, in the deepest frame if it never was."""
-    frames = traceback.extract_tb(error.__traceback__)
+    frames = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     if not frames:
         return ""
-    own = [frame for frame in frames if _is_users(frame.filename)]
-    frame = (own or frames)[-1]
-    return f"{frame.filename}:{frame.lineno} in {frame.name}"
+    own = [(code, line) for code, line in frames if _is_users(code.co_filename)]
+    code, line = (own or frames)[-1]
+    return f"{code.co_filename}:{line} in {code.co_name}"
 
 
 def _is_users(path: str) -> bool:
@@ -126,13 +149,21 @@ def record_of(batch: pa.RecordBatch, row: int) -> str:
     return as_json({name: batch.column(i)[row].as_py() for i, name in enumerate(batch.schema.names)})
 
 
+def whole_record(batch: pa.RecordBatch, row: int) -> str:
+    """One row as JSON, however long it is; what JSON has no form for is text, bytes are hexadecimal."""
+    record = {name: batch.column(i)[row].as_py() for i, name in enumerate(batch.schema.names)}
+    return json.dumps(
+        record, ensure_ascii=False, default=lambda value: value.hex() if isinstance(value, bytes) else str(value)
+    )
+
+
 def as_json(record: Mapping[str, Any]) -> str:
     """A record as JSON of at most `RECORD_CHARS_MAX` characters.
 
     >>> as_json({"user": 7, "picture": b"\\x01\\xff"})
     '{"user": 7, "picture": "01ff"}'
     """
-    return _shortened(json.dumps(_plain(record), ensure_ascii=False, default=str), RECORD_CHARS_MAX)
+    return shortened(json.dumps(_plain(record), ensure_ascii=False, default=str), RECORD_CHARS_MAX)
 
 
 def _plain(value: Any) -> Any:
@@ -150,5 +181,5 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _shortened(text: str, chars_max: int) -> str:
+def shortened(text: str, chars_max: int) -> str:
     return text if len(text) <= chars_max else text[: chars_max - 1] + "…"

@@ -64,4 +64,6 @@ def _moments(
         mean = near + np.bincount(ids, counts * (means - near[ids]), groups) / np.maximum(total, 1)
         distances = np.where(counts > 0, means - mean[ids], 0.0)
         around = np.bincount(ids, squares + counts * distances * distances, groups)
-    return [pa.array(total), pa.array(mean, from_pandas=False), pa.array(around, from_pandas=False)]
+    # Without any row numpy gives integers.
+    floats = [pa.array(values.astype(np.float64), from_pandas=False) for values in (mean, around)]
+    return [pa.array(total), *floats]

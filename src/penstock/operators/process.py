@@ -10,8 +10,11 @@ from typing import Any, ClassVar, Protocol
 
 import pyarrow as pa
 
-from penstock.operators.base import Operator, OperatorContext, SpecDefaults, StateSchema
+from penstock.errors import PipelineError
+from penstock.operators.base import DEAD_LETTERS, Operator, OperatorContext, StateSchema
+from penstock.operators.careful import careful
 from penstock.operators.columns import key_schema, refuse_doubles
+from penstock.operators.deadletters import CarefulSpec
 from penstock.operators.declare import Declaration, Method, Resolve
 from penstock.operators.process_operator import CodeShape, ProcessOperator
 from penstock.operators.timers import Timers
@@ -69,7 +72,7 @@ _ON_TIMER = Method("on_timer", (6,), "on_timer(self, key, time, state, out, time
 
 
 @dataclass(frozen=True)
-class Process(SpecDefaults):
+class Process(CarefulSpec):
     """A `KeyedProcess` with its types resolved; use `declare` to make one."""
 
     name: str
@@ -81,6 +84,16 @@ class Process(SpecDefaults):
     sides: Mapping[str, pa.Schema] = field(default_factory=dict)
     takes_timers: bool = False
     timed: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if DEAD_LETTERS in self.sides:
+            raise PipelineError(
+                f"{self.name}: a side output called {DEAD_LETTERS!r}",
+                cause='records that fail leave by it with on_error="dead_letter"',
+                next_step="choose another name for the side output",
+                operator=self.name,
+            )
 
     @classmethod
     def declare(
@@ -131,11 +144,11 @@ class Process(SpecDefaults):
 
     @property
     def side_outputs(self) -> Mapping[str, pa.Schema]:
-        return self.sides
+        return {**self.sides, **super().side_outputs}
 
     @property
     def emits_at_end(self) -> bool:
         return self.timed
 
     def build(self, context: OperatorContext) -> Operator:
-        return ProcessOperator(self, context)
+        return careful(ProcessOperator(self, context), self.letters(self.name, context))

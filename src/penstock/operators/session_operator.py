@@ -7,7 +7,7 @@ timer per pane, not one per row.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -69,9 +69,11 @@ class SessionOperator:
         )
         self._pending_due = np.full(len(context.groups), NEVER, np.int64)
         self._watermarks = np.full(len(context.groups), NO_WATERMARK, np.int64)
+        self._late = 0
 
     def process(self, records: Records) -> Iterator[Emitted]:
         timely = split_late(records, self._spec.time_column, self._spec.time_shift, self._deadline)
+        self._late += 0 if timely.late is None else timely.late.num_rows
         if records.time is not None:
             self._watermarks = records.time.watermarks
         if timely.batch.num_rows:
@@ -103,6 +105,9 @@ class SessionOperator:
             self._closing.done(steps)
             yield output
         self._progress.follow(time.watermarks)
+
+    def counters(self) -> Mapping[str, int]:
+        return {LATE: self._late}
 
     def next_due(self) -> Due:
         due = int(self._due().min())

@@ -9,16 +9,18 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import PipelineError
-from penstock.operators.base import Operator, OperatorContext, Records, SpecDefaults
+from penstock.operators.base import Emitted, Operator, OperatorContext, Records
 from penstock.operators.columns import describe
 from penstock.operators.convert import batch_of_rows, check_row, first_misfit, fit_batches, python_rows
-from penstock.operators.failing import BadOutput, batch_failed, operator_failed, record_of
+from penstock.operators.deadletters import CarefulSpec, Letters
+from penstock.operators.failing import BadOutput, batch_failed, operator_failed, record_of, run_passing
 
 BatchFunction: TypeAlias = Callable[[pa.RecordBatch], "pa.RecordBatch | pa.Table | Iterable[pa.RecordBatch]"]
 Predicate: TypeAlias = "Callable[[pa.RecordBatch], pa.Array] | pc.Expression"
@@ -26,7 +28,7 @@ RowFunction: TypeAlias = Callable[[dict[str, Any]], Iterable[Mapping[str, Any]]]
 
 
 @dataclass(frozen=True)
-class MapBatches(SpecDefaults):
+class MapBatches(CarefulSpec):
     """A function from batches to batches; its output is cast to `output_schema` where nothing is lost."""
 
     name: str
@@ -35,22 +37,22 @@ class MapBatches(SpecDefaults):
     output_schema: pa.Schema
 
     def __post_init__(self) -> None:
-        _require_callable(self.name, self.function, "map_batches")
+        require_callable(self.name, self.function, "map_batches")
+        super().__post_init__()
 
     @property
     def kind(self) -> str:
         return "map_batches"
 
     def build(self, context: OperatorContext) -> Operator:
-        del context
-        return BatchOperator(self.name, self._apply)
+        return BatchOperator(self.name, self._apply, self.letters(self.name, context))
 
     def _apply(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
         return fit_batches(self.function(batch), self.output_schema)
 
 
 @dataclass(frozen=True, eq=False)  # comparing two expressions makes a third one
-class Filter(SpecDefaults):
+class Filter(CarefulSpec):
     """Keeps the rows for which the predicate is true; null counts as false, as in SQL."""
 
     name: str
@@ -58,8 +60,9 @@ class Filter(SpecDefaults):
     input_schema: pa.Schema
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not isinstance(self.predicate, pc.Expression):
-            _require_callable(self.name, self.predicate, "filter")
+            require_callable(self.name, self.predicate, "filter")
             return
         try:
             self.input_schema.empty_table().filter(self.predicate)
@@ -80,8 +83,7 @@ class Filter(SpecDefaults):
         return self.input_schema
 
     def build(self, context: OperatorContext) -> Operator:
-        del context
-        return BatchOperator(self.name, self._apply)
+        return BatchOperator(self.name, self._apply, self.letters(self.name, context))
 
     def _apply(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
         if isinstance(self.predicate, pc.Expression):
@@ -93,7 +95,7 @@ class Filter(SpecDefaults):
 
 
 @dataclass(frozen=True)
-class FlatMap(SpecDefaults):
+class FlatMap(CarefulSpec):
     """A function from one row to any number of rows, both as dicts."""
 
     name: str
@@ -102,30 +104,44 @@ class FlatMap(SpecDefaults):
     output_schema: pa.Schema
 
     def __post_init__(self) -> None:
-        _require_callable(self.name, self.function, "flat_map")
+        require_callable(self.name, self.function, "flat_map")
+        super().__post_init__()
 
     @property
     def kind(self) -> str:
         return "flat_map"
 
     def build(self, context: OperatorContext) -> Operator:
-        del context
-        return RowOperator(self)
+        return RowOperator(self, self.letters(self.name, context))
 
 
 class BatchOperator:
     """Runs a function over batches, slice by slice."""
 
-    def __init__(self, name: str, apply: Callable[[pa.RecordBatch], list[pa.RecordBatch]]) -> None:
-        self._name = name
-        self._apply = apply
+    def __init__(
+        self, name: str, apply: Callable[[pa.RecordBatch], list[pa.RecordBatch]], letters: Letters | None = None
+    ) -> None:
+        self._name, self._apply, self._letters = name, apply, letters
 
-    def process(self, records: Records) -> Iterator[pa.RecordBatch]:
+    def process(self, records: Records) -> Iterator[Emitted]:
+        if self._letters is not None:
+            return self._passing(records.batch, self._letters)
         try:
             outputs = self._apply(records.batch)
         except Exception as error:
             raise batch_failed(self._name, records.batch, self._apply, error) from error
         return iter(outputs)
+
+    def counters(self) -> Mapping[str, int]:
+        return {} if self._letters is None else self._letters.counters()
+
+    def _passing(self, batch: pa.RecordBatch, letters: Letters) -> Iterator[Emitted]:
+        letters.tried += batch.num_rows
+        outputs, failed = run_passing(batch, self._apply)
+        for row, error in failed:
+            letters.add(batch, row, error)
+        yield from outputs
+        yield from letters.take()
 
     def finish(self) -> Iterator[pa.RecordBatch]:
         return iter(())
@@ -134,26 +150,51 @@ class BatchOperator:
 class RowOperator:
     """Runs a `FlatMap` row by row."""
 
-    def __init__(self, spec: FlatMap) -> None:
-        self._spec = spec
+    def __init__(self, spec: FlatMap, letters: Letters | None = None) -> None:
+        self._spec, self._letters = spec, letters
         self._names = frozenset(spec.output_schema.names)
 
-    def process(self, records: Records) -> Iterator[pa.RecordBatch]:
+    def process(self, records: Records) -> Iterator[Emitted]:
         outputs: list[Mapping[str, Any]] = []
         ends: list[int] = []
         for number, row in enumerate(python_rows(records.batch)):
             try:
                 outputs.extend(self._call(row))
-            except Exception as error:
-                raise operator_failed(self._spec.name, error, record_of(records.batch, number)) from error
+            except Exception as error:  # noqa: BLE001 - user code may raise anything
+                self._failed(records.batch, number, error)
             ends.append(len(outputs))
-        if not outputs:
-            return iter(())
+        if outputs:
+            yield self._fit(records.batch, outputs, ends)
+        if self._letters is not None:
+            self._letters.tried += records.rows
+            yield from self._letters.take()
+
+    def counters(self) -> Mapping[str, int]:
+        return {} if self._letters is None else self._letters.counters()
+
+    def _fit(self, batch: pa.RecordBatch, outputs: list[Mapping[str, Any]], ends: list[int]) -> pa.RecordBatch:
+        """The output as columns; of input row k it is the part that ends before ``ends[k]``."""
+        schema = self._spec.output_schema
         try:
-            return iter((batch_of_rows(outputs, self._spec.output_schema),))
+            return batch_of_rows(outputs, schema)
         except BadOutput as error:
-            culprit = bisect_right(ends, first_misfit(outputs, self._spec.output_schema))
-            raise operator_failed(self._spec.name, error, record_of(records.batch, culprit)) from error
+            if self._letters is None:
+                culprit = bisect_right(ends, first_misfit(outputs, schema))
+                raise operator_failed(self._spec.name, error, record_of(batch, culprit)) from error
+        fitting: list[Mapping[str, Any]] = []
+        for row, (start, stop) in enumerate(pairwise((0, *ends))):
+            try:
+                batch_of_rows(outputs[start:stop], schema)
+            except BadOutput as error:
+                self._failed(batch, row, error)
+            else:
+                fitting += outputs[start:stop]
+        return batch_of_rows(fitting, schema)
+
+    def _failed(self, batch: pa.RecordBatch, row: int, error: Exception) -> None:
+        if self._letters is None:
+            raise operator_failed(self._spec.name, error, record_of(batch, row)) from error
+        self._letters.add(batch, row, error)
 
     def _call(self, row: dict[str, Any]) -> list[Mapping[str, Any]]:
         result: object = self._spec.function(row)
@@ -179,7 +220,7 @@ def _mask(result: object, rows: int) -> pa.Array:
     return mask
 
 
-def _require_callable(operator: str, function: object, method: str) -> None:
+def require_callable(operator: str, function: object, method: str) -> None:
     if not callable(function):
         raise PipelineError(
             f"{operator}: {method} got {type(function).__name__} {function!r:.100}",

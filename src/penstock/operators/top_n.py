@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -30,14 +30,13 @@ from penstock.operators.base import (
     SpecDefaults,
     StateSchema,
     Time,
-    TimedOperator,
 )
 from penstock.operators.collecting import lists_of, owners_of
 from penstock.operators.columns import key_schema, refuse_doubles, require_column
 from penstock.operators.grouping import Groups
 from penstock.operators.parts import Pending, Reducer
 from penstock.operators.reduce import has_order, ordered_image
-from penstock.operators.window_aggregate import WindowAggregate
+from penstock.operators.window_aggregate import WindowAggregate, WindowOperator
 from penstock.state.keys import Flags, KeyColumn, Rows, equal_keys, normalise_keys
 
 if TYPE_CHECKING:
@@ -96,14 +95,12 @@ class TopAccumulator:
         return [lists_of(rows, valid[order], ids[order], groups, self.top.n)]
 
 
-def top_rows(
-    operator: str, schema: pa.Schema, keys: tuple[str, ...], by: str, n: object, *, ascending: bool
-) -> TopRows:
+def top_rows(operator: str, schema: pa.Schema, keys: tuple[str, ...], by: str, n: int, *, ascending: bool) -> TopRows:
     """Raises: `PipelineError`."""
     kind = require_column(operator, schema, by, "top_n").type
-    if not isinstance(n, int) or n < 1 or not has_order(kind) or by in keys:
+    if n < 1 or not has_order(kind) or by in keys:
         raise PipelineError(
-            f"{operator}: the {n!r:.20} best by {by!r} of type {kind}",
+            f"{operator}: the {n} best by {by!r} of type {kind}",
             cause="top_n takes a number of rows, at least 1, and a column that has an order and is no key",
             next_step='write for example top_n(3, by="price")',
             operator=operator,
@@ -275,13 +272,13 @@ class WindowTop(SpecDefaults):
         return True
 
     def build(self, context: OperatorContext) -> Operator:
-        return WindowTopOperator(self, cast("TimedOperator", self.lists.build(context)))
+        return WindowTopOperator(self, self.lists.build(context))
 
 
 class WindowTopOperator:
     """Unpacks what the windows emit."""
 
-    def __init__(self, spec: WindowTop, lists: TimedOperator) -> None:
+    def __init__(self, spec: WindowTop, lists: WindowOperator) -> None:
         self._schema, self._lists = spec.output_schema, lists
 
     def process(self, records: Records) -> Iterator[Emitted]:
@@ -295,6 +292,9 @@ class WindowTopOperator:
 
     def next_due(self) -> Due:
         return self._lists.next_due()
+
+    def counters(self) -> Mapping[str, int]:
+        return self._lists.counters()
 
     def _unpack(self, emitted: Emitted) -> Emitted:
         if isinstance(emitted, Side):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +18,14 @@ import pyarrow.types as pt
 from penstock.errors import PipelineError
 from penstock.operators.accumulators import Accumulator
 from penstock.operators.aggregate_base import Aggregate
-from penstock.operators.base import MAIN_STATE, Operator, OperatorContext, SpecDefaults, StateSchema
+from penstock.operators.base import (
+    MAIN_STATE,
+    CountingOperator,
+    OperatorContext,
+    SpecDefaults,
+    StateSchema,
+    TimedOperator,
+)
 from penstock.operators.columns import key_schema, refuse_doubles, require_column
 from penstock.operators.panes import PANE_FIELD
 from penstock.operators.parts import Part, Reducer, bind_all, state_fields
@@ -129,7 +136,7 @@ class WindowAggregate(SpecDefaults):
     def emits_at_end(self) -> bool:
         return True
 
-    def build(self, context: OperatorContext) -> Operator:
+    def build(self, context: OperatorContext) -> WindowOperator:
         if isinstance(self.window, SessionWindow):
             from penstock.operators.session_operator import SessionOperator
 
@@ -137,6 +144,10 @@ class WindowAggregate(SpecDefaults):
         from penstock.operators.window_operator import RegularWindowOperator
 
         return RegularWindowOperator(self, self.window, context)
+
+
+class WindowOperator(TimedOperator, CountingOperator, Protocol):
+    """Windows in a subtask; counts late rows."""
 
 
 class Results:

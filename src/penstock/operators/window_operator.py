@@ -6,7 +6,7 @@ the epoch ends. Closing goes in bounded steps; each leaves state and `Progress` 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -52,11 +52,13 @@ class RegularWindowOperator:
             closes=not self._updates,
         )
         self._watermarks = np.full(len(context.groups), NO_WATERMARK, np.int64)
+        self._late = 0
         # By key group, when the first window with pending rows is over for good: its update must be out by then.
         self._expiry = np.full(len(context.groups), NEVER, np.int64)
 
     def process(self, records: Records) -> Iterator[Emitted]:
         timely = split_late(records, self._spec.time_column, self._spec.time_shift, self._deadline)
+        self._late += 0 if timely.late is None else timely.late.num_rows
         if records.time is not None:
             self._watermarks = records.time.watermarks
         if timely.batch.num_rows:
@@ -99,6 +101,9 @@ class RegularWindowOperator:
             self._closing.done(steps)
             yield output
         self._progress.follow(time.watermarks)
+
+    def counters(self) -> Mapping[str, int]:
+        return {LATE: self._late}
 
     def next_due(self) -> Due:
         due = int(self._closing.due().min())

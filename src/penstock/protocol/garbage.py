@@ -21,6 +21,13 @@ def file_path(
     return f"{folder}/{owner}/{checkpoint:010d}-g{generation}-s{subtask}-a{attempt}-{sequence}.arrow"
 
 
+def written_for(path: str) -> int:
+    """The checkpoint whose epoch wrote a file; no older checkpoint names it."""
+    match = _NAME.search(path)
+    assert match is not None, path
+    return int(match["checkpoint"])
+
+
 def garbage(
     files: Iterable[str], needed: frozenset[str], *, generation: Generation, published: CheckpointId
 ) -> tuple[str, ...]:

@@ -19,18 +19,22 @@ class ErrorReport(msgspec.Struct, frozen=True):
 
 
 class InputReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One input edge: live rows are accepted here; rows of segments were accepted when they were written."""
+    """One input edge: live rows are accepted here; rows of segments were accepted when they were written.
+
+    Rows that an operator took and gave back are among `spilled`; they are no new ones and not consumed.
+    """
 
     edge: str
     live_accepted: int = 0
     live_consumed: int = 0
+    put_back: int = 0
     max_event_time: int | None = None
     spilled: tuple[Segment, ...] = ()
     spans: tuple[SpanProgress, ...] = ()
 
     @property
     def consumed(self) -> int:
-        return self.live_consumed + sum(span.consumed for span in self.spans)
+        return self.live_consumed + sum(span.consumed for span in self.spans) - self.put_back
 
 
 class OutputReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,6 +95,8 @@ class SubtaskReport(msgspec.Struct, frozen=True, kw_only=True):
     """Everything up to here was done in all key groups of the subtask."""
     due: tuple[DueReport, ...] = ()
     counters: dict[str, int] = {}
+    samples: dict[str, str] = {}
+    """By operator: one of the records that became dead letters, for the message of an error."""
     timing: Timing | None = None
     failure: ErrorReport | None = None
 

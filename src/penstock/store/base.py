@@ -57,7 +57,10 @@ class Store(Protocol):
     def read(self, path: str) -> bytes: ...
     def exists(self, path: str) -> bool: ...
     def list(self, prefix: str) -> list[Entry]:
-        """Files below the folder `prefix`, recursively, sorted by path; a folder that is not there is empty."""
+        """Files below the folder `prefix`, recursively, sorted by path; a folder that is not there is empty.
+
+        Whatever `create` returned from is in every later list: the newest checkpoint is found by it.
+        """
         ...
 
     def delete(self, paths: Iterable[str]) -> None:

@@ -30,6 +30,7 @@ from penstock.protocol.ids import BatchId
 from penstock.protocol.keygroups import groups_of
 from penstock.protocol.plan import StagePlan
 from penstock.protocol.report import SubtaskReport
+from penstock.sinks.base import Sink
 from penstock.sources import source_node
 from penstock.store import open_store
 from penstock.store.base import Store
@@ -144,7 +145,13 @@ class InlineRun:
     prepare: Callable[[InlineCluster], None] = lambda _: None
     open_store: Callable[[str], Store] = open_store
 
-    def start(self, *outputs: Output, listeners: tuple[Listener, ...] = (), **options: object) -> Query:
+    def start(
+        self,
+        *outputs: Output,
+        listeners: tuple[Listener, ...] = (),
+        dead_letters: Sink | None = None,
+        **options: object,
+    ) -> Query:
         config = Config.of(**options)  # type: ignore[arg-type]
         limits = Limits(segment_bytes=config.segment_bytes, prefetch_bytes=config.prefetch_bytes)
 
@@ -154,7 +161,7 @@ class InlineRun:
             self.prepare(self.cluster)
             return self.cluster
 
-        pipeline = compile_pipeline([output.node for output in outputs])
+        pipeline = compile_pipeline([output.node for output in outputs], dead_letters)
         surroundings = Surroundings(cluster, lambda _: InlineFeed(self.batches, self.accepted), store=self.open_store)
         query = start_query(pipeline, config, surroundings, listeners)
         query.end_with_program()

@@ -1,0 +1,282 @@
+"""Runs the calls of a `MapAsync`: which rows are begun, which are done, and in what order they leave.
+
+The event loop's thread runs coroutines and does nothing else; it tells the subtask's thread about each call that ended
+through a queue. All bookkeeping belongs to the subtask's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import queue
+import random
+import time
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.errors import OperatorFailed
+from penstock.operators.base import Emitted, Records, Unfinished
+from penstock.operators.convert import batch_of_rows, checked_row, first_misfit, python_rows
+from penstock.operators.deadletters import Letters
+from penstock.operators.event_loop import AsyncRowFunction, event_loop
+from penstock.operators.failing import BadOutput, operator_failed, record_of
+
+BACKOFF_S = 0.1
+BACKOFF_S_MAX = 10.0
+"""Before retry k a call waits a random time up to `BACKOFF_S` * 2**k: callers that failed together come back apart."""
+SLICES = 16
+"""The window of running calls is refilled in so many parts: fewer, larger slices cost less per row."""
+WAITING_MAX = 2
+"""Done rows that wait for an older one count, too: so many times the concurrency may be held in all."""
+GATHER_S = 0.005
+"""How long calls that ended may wait for others, to be handled together."""
+LATENCIES = 101
+"""A usual call is the median of so many."""
+MARGIN = 1.2
+"""A call is not begun when less time is left than this many times a usual call: it would be abandoned."""
+ROUNDS = 2
+"""If a usual call takes longer than the epoch, calls have this many times as long, from the first one on."""
+
+
+Row: TypeAlias = "dict[str, Any]"
+
+
+class Ended(NamedTuple):
+    """One call that ended: what came out, or the exception."""
+
+    slice: int
+    row: int
+    result: object
+    error: Exception | None
+    elapsed_s: float
+
+
+class Calls:
+    """Calls on the event loop of this process, and the queue by which they come back."""
+
+    def __init__(self, function: AsyncRowFunction, timeout_s: float, retries: int) -> None:
+        self._function, self._timeout_s, self._retries = function, timeout_s, retries
+        self._loop = event_loop()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._ended: queue.SimpleQueue[Ended] = queue.SimpleQueue()
+        self._abandoned = False
+
+    def begin(self, number: int, rows: list[Row]) -> None:
+        self._loop.call_soon_threadsafe(self._start, number, rows)
+
+    def ended(self, wait_s: float, enough: int) -> list[Ended]:
+        """Calls that ended since the last time; waits for one, so long at most, and a little longer for `enough`."""
+        found: list[Ended] = []
+        with suppress(queue.Empty):
+            found.append(self._ended.get(timeout=None if wait_s == math.inf else wait_s))
+            until = time.monotonic() + min(GATHER_S, wait_s)
+            while len(found) < enough:
+                found.append(self._ended.get(timeout=max(0.0, until - time.monotonic())))
+            while True:
+                found.append(self._ended.get_nowait())
+        return found
+
+    def abandon(self) -> None:
+        """Cancels what still runs, without waiting for it."""
+        self._loop.call_soon_threadsafe(self._cancel)
+
+    def _start(self, number: int, rows: list[Row]) -> None:
+        if self._abandoned:
+            return
+        for index, row in enumerate(rows):
+            task = self._loop.create_task(self._run(number, index, row))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    def _cancel(self) -> None:
+        self._abandoned = True
+        for task in self._tasks:
+            task.cancel()
+
+    async def _run(self, number: int, index: int, row: Row) -> None:
+        started = time.monotonic()
+        result: object = None
+        error: Exception | None = None
+        try:
+            result = await self._call(row)
+        except Exception as raised:  # noqa: BLE001 - user code may raise anything
+            error = raised
+        except (asyncio.CancelledError, KeyboardInterrupt, SystemExit) as raised:
+            if self._abandoned:
+                raise
+            error = RuntimeError(f"the call ended itself by {type(raised).__name__}")
+        self._ended.put(Ended(number, index, result, error, time.monotonic() - started))
+
+    async def _call(self, row: Row) -> object:
+        attempt = 0
+        while True:
+            limit = asyncio.timeout(self._timeout_s)
+            try:
+                async with limit:
+                    # A copy: a retry must not see what an earlier try did to its row.
+                    return await self._function(dict(row))
+            except Exception as error:
+                if attempt == self._retries:
+                    if limit.expired():
+                        raise TimeoutError(f"no answer within {self._timeout_s:g} s") from None
+                    raise error from None
+            await asyncio.sleep(random.uniform(0, min(BACKOFF_S * 2**attempt, BACKOFF_S_MAX)))
+            attempt += 1
+
+
+@dataclass(slots=True)
+class _Slice:
+    """Rows that were begun together: those that still run, and what came out of those that are done."""
+
+    batch: pa.RecordBatch
+    running: set[int]
+    results: dict[int, Row | Exception] = field(default_factory=dict)
+
+
+class CallOperator:
+    """One attempt's `HoldingOperator`."""
+
+    def __init__(
+        self,
+        name: str,
+        schema: pa.Schema,
+        calls: Calls,
+        letters: Letters | None,
+        *,
+        concurrency: int,
+        ordered: bool,
+    ) -> None:
+        self._name, self._schema, self._names = name, schema, frozenset(schema.names)
+        self._calls, self._letters = calls, letters
+        self._concurrency, self._ordered = concurrency, ordered
+        self._slice_rows = max(1, concurrency // SLICES)
+        self._slices: dict[int, _Slice] = {}
+        self._begun = self._running = self._held_rows = 0
+        self._first_begun_at = 0.0
+        self._latencies: deque[float] = deque(maxlen=LATENCIES)
+
+    # -- what goes on --------------------------------------------------------------------------------------------
+
+    @property
+    def held(self) -> Collection[int]:
+        return self._slices.keys()
+
+    @property
+    def busy(self) -> bool:
+        return self._running > 0
+
+    def room(self, left_s: float) -> int:
+        if not self._begun:
+            return 1  # alone in its slice, because the barrier waits for the first one
+        if self._latencies and left_s < MARGIN * median(self._latencies):
+            return 0
+        free = min(self._concurrency - self._running, WAITING_MAX * self._concurrency - self._held_rows)
+        return self._slice_rows if free >= self._slice_rows else 0
+
+    @property
+    def patience_s(self) -> float:
+        """Without end until the first slice is done, whatever others do: so no row is put off for ever."""
+        if 0 in self._slices:
+            return math.inf
+        usual_s = median(self._latencies) if self._latencies else 0.0
+        return self._first_begun_at + ROUNDS * usual_s - time.monotonic()
+
+    def process(self, records: Records) -> Iterator[Emitted]:
+        if not self._begun:
+            self._first_begun_at = time.monotonic()
+        self._slices[self._begun] = _Slice(records.batch, set(range(records.rows)))
+        self._calls.begin(self._begun, python_rows(records.batch))
+        self._begun += 1
+        self._running += records.rows
+        self._held_rows += records.rows
+        return iter(())
+
+    def collect(self, wait_s: float) -> Iterator[Emitted]:
+        for ended in self._calls.ended(wait_s, min(self._slice_rows, self._running)):
+            self._running -= 1
+            self._latencies.append(ended.elapsed_s)
+            part = self._slices[ended.slice]
+            part.running.remove(ended.row)
+            part.results[ended.row] = self._checked(part, ended)
+        leaving = self._leaving()
+        good = [(part, row) for part, row, result in leaving if not isinstance(result, Exception)]
+        if good:
+            yield self._output(good, [result for _, _, result in leaving if not isinstance(result, Exception)])
+        if self._letters is not None:
+            self._letters.tried += len(leaving)
+            for part, row, result in leaving:
+                if isinstance(result, Exception):
+                    self._letters.add(part.batch, row, result)
+            yield from self._letters.take()
+
+    def counters(self) -> Mapping[str, int]:
+        return {} if self._letters is None else self._letters.counters()
+
+    def unfinished(self) -> list[Unfinished]:
+        self.close()
+        return [
+            Unfinished(number, np.arange(part.batch.num_rows) if self._ordered else np.array(sorted(part.running)))
+            for number, part in self._slices.items()
+        ]
+
+    def finish(self) -> Iterator[Emitted]:
+        return iter(())
+
+    def close(self) -> None:
+        self._calls.abandon()
+
+    # -- what comes out ------------------------------------------------------------------------------------------
+
+    def _checked(self, part: _Slice, ended: Ended) -> Row | Exception:
+        """What a call gave, if it is a row; else the exception, unless that stops the query."""
+        error = ended.error
+        if error is None:
+            try:
+                return checked_row(ended.result, self._names)
+            except BadOutput as misfit:
+                error = misfit
+        if self._letters is None:
+            raise self._failure(part, ended.row, error)
+        return error
+
+    def _failure(self, part: _Slice, row: int, error: Exception) -> OperatorFailed:
+        failure = operator_failed(self._name, error, record_of(part.batch, row))
+        failure.__cause__ = error
+        return failure
+
+    def _leaving(self) -> list[tuple[_Slice, int, Row | Exception]]:
+        """The rows that may leave now, in their order; slices of which nothing is left are forgotten."""
+        leaving: list[tuple[_Slice, int, Row | Exception]] = []
+        for number, part in list(self._slices.items()):
+            if self._ordered and part.running:
+                break
+            leaving += ((part, row, part.results[row]) for row in sorted(part.results))
+            part.results = {}
+            if not part.running:
+                del self._slices[number]
+        self._held_rows -= len(leaving)
+        return leaving
+
+    def _output(self, places: list[tuple[_Slice, int]], rows: list[Row]) -> pa.RecordBatch:
+        try:
+            return batch_of_rows(rows, self._schema)
+        except BadOutput as error:
+            if self._letters is None:
+                part, row = places[first_misfit(rows, self._schema)]
+                raise self._failure(part, row, error) from error
+        fitting = []
+        for (part, row), result in zip(places, rows, strict=True):
+            try:
+                batch_of_rows([result], self._schema)
+            except BadOutput as error:
+                self._letters.add(part.batch, row, error)
+            else:
+                fitting.append(result)
+        return batch_of_rows(fitting, self._schema)

@@ -1,0 +1,96 @@
+"""Many calls at once for work that waits: lookups, HTTP, models behind an API (D5).
+
+Rows are begun in slices, and each row is one call of the user's coroutine. An ordered operator lets slices go in the
+order in which they came; an unordered one lets each row go as it is done. Calls that run at the barrier are abandoned;
+their rows were never let go of, so they stay in flight and are called again.
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from penstock.errors import PipelineError
+from penstock.operators.base import Operator, OperatorContext
+from penstock.operators.calling import CallOperator, Calls
+from penstock.operators.deadletters import CarefulSpec
+from penstock.operators.event_loop import AsyncFunction, AsyncRowFunction, opened
+from penstock.operators.failing import operator_failed
+
+CONCURRENCY_MAX = 100_000
+
+
+@dataclass(frozen=True, eq=False)  # its identity is what an opened function belongs to
+class MapAsync(CarefulSpec):
+    """A coroutine from one row to one row, both as dicts."""
+
+    name: str
+    function: AsyncRowFunction
+    input_schema: pa.Schema
+    output_schema: pa.Schema
+    concurrency: int = 100
+    timeout_s: float = 30.0
+    retries: int = 3
+    ordered: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        function = self.function.__call__ if isinstance(self.function, AsyncFunction) else self.function
+        if not inspect.iscoroutinefunction(function) and not inspect.iscoroutinefunction(
+            getattr(function, "__call__", None)  # noqa: B004 - an object with an async __call__ is as good
+        ):
+            self._refuse(
+                f"map_async got {function!r:.100}",
+                "the argument is not an async function",
+                "write `async def` in front of it, or use flat_map for code that does not wait",
+            )
+        if not _whole(self.concurrency) or not 0 < self.concurrency <= CONCURRENCY_MAX:
+            self._refuse(
+                f"concurrency={self.concurrency!r}",
+                "it is the number of calls that may run at once in one subtask",
+                f"give a whole number from 1 to {CONCURRENCY_MAX:,}",
+            )
+        if not _whole(self.retries) or self.retries < 0:
+            self._refuse(
+                f"retries={self.retries!r}",
+                "it is how often a failed call is repeated",
+                "give a whole number from 0 on",
+            )
+        if self.timeout_s <= 0:
+            self._refuse("timeout is 0", "no call could end in time", 'give a duration such as timeout="5 s"')
+
+    def _refuse(self, seen: str, cause: str, next_step: str) -> None:
+        raise PipelineError(f"{self.name}: {seen}", cause=cause, next_step=next_step, operator=self.name)
+
+    @property
+    def kind(self) -> str:
+        return "map_async"
+
+    @property
+    def holds(self) -> bool:
+        return True
+
+    @property
+    def keeps_order(self) -> bool:
+        return self.ordered
+
+    def build(self, context: OperatorContext) -> Operator:
+        try:
+            function = opened(self, self.function)
+        except Exception as error:
+            raise operator_failed(self.name, error, "") from error
+        calls = Calls(function, self.timeout_s, self.retries)
+        return CallOperator(
+            self.name,
+            self.output_schema,
+            calls,
+            self.letters(self.name, context),
+            concurrency=self.concurrency,
+            ordered=self.ordered,
+        )
+
+
+def _whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

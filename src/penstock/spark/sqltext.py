@@ -1,0 +1,67 @@
+"""Spark SQL text of a user, put into the DataFrame of a source."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from penstock.errors import PipelineError
+
+
+def select(frame: DataFrame, expressions: tuple[str, ...]) -> DataFrame:
+    """Raises: `PipelineError`."""
+    return _plain(frame, f"select{expressions!r}", lambda: frame.selectExpr(*expressions))
+
+
+def where(frame: DataFrame, condition: str) -> DataFrame:
+    """Raises: `PipelineError`."""
+    return _plain(frame, f"where({condition!r})", lambda: frame.where(condition))
+
+
+def with_column(frame: DataFrame, name: str, expression: str) -> DataFrame:
+    """Raises: `PipelineError`."""
+    return _plain(frame, f"the expression {expression!r}", lambda: frame.withColumn(name, F.expr(expression)))
+
+
+def _plain(frame: DataFrame, what: str, make: Callable[[], DataFrame]) -> DataFrame:
+    """What `make` gives, if it computes rows from single rows, the same ones each time."""
+    try:
+        made = make()
+    except PySparkException as error:
+        raise PipelineError(
+            f"{what}: {_first_line(error)}",
+            cause="Spark SQL cannot read it, or it names a column that is not there",
+            next_step=f"write Spark SQL over the columns {', '.join(frame.columns)}",
+        ) from None
+    if _root(made) in ("Aggregate", "Window") and _root(frame) != _root(made):
+        raise PipelineError(
+            f"{what} is about several rows at once",
+            cause="an aggregate or window function of Spark SQL",
+            next_step="use key_by(…).aggregate(…) or window(…), which keep their state in the checkpoint",
+        )
+    if not _deterministic(made) and _deterministic(frame):
+        raise PipelineError(
+            f"{what} gives other rows each time",
+            cause="rand(), uuid() and the like; Spark may compute the rows of a micro-batch again after a failure",
+            next_step="derive such values from columns, for example xxhash64(id)",
+        )
+    return made
+
+
+def _root(frame: DataFrame) -> str:
+    """The plan's first node below its projections."""
+    node = frame._jdf.queryExecution().analyzed()  # noqa: SLF001 - the plan is not to be had in Python
+    while node.nodeName() == "Project":
+        node = node.children().apply(0)
+    return str(node.nodeName())
+
+
+def _deterministic(frame: DataFrame) -> bool:
+    return bool(frame._jdf.queryExecution().analyzed().deterministic())  # noqa: SLF001
+
+
+def _first_line(error: PySparkException) -> str:
+    return str(error).strip().partition("\n")[0]

@@ -1,0 +1,323 @@
+"""What must hold: looked at whenever something becomes visible outside of a process, and once more at the end."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from penstock.engine.checkpoints import DATA_FOLDERS, GENERATIONS, MANIFESTS
+from penstock.errors import PenstockError
+from penstock.protocol.codec import decode_manifest
+from penstock.protocol.commit import CommitPermit
+from penstock.protocol.manifest import Committable, Manifest
+from penstock.protocol.report import SubtaskReport
+from penstock.testing.simulate.fibers import Process
+from penstock.testing.simulate.jobs import FILTERED, SOURCE_IDS, group_of
+from penstock.testing.simulate.table import SimTable, Written
+
+if TYPE_CHECKING:
+    from penstock.testing.simulate.world import World
+
+EXPECTED = {"StorageFailed", "Fenced", "StageFailed", "CommitFailed"}
+"""Errors that faults of the surroundings may end a query with; any other one is a fault of our own."""
+
+PACE_KNOWN_AFTER = 2
+EPOCHS_MAX = 2.5
+LATENCY_MAX_S = 0.2
+"""The least share of each stage and one step beyond the barrier may add to an epoch, and so do calls of the store."""
+
+
+class Checks:
+    """All checkers of one world; each failure names the checker first."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._manifests: dict[int, Manifest] = {}
+        self._claimed_at: dict[int, float] = {}
+        self._newest = self._generation = 0
+        self._mistaken: set[int] = set()
+        self._accepted: dict[tuple[int, int], set[str]] = defaultdict(set)
+        self._published_payloads: set[bytes] = set()
+        self._groups: dict[int, int] = {}
+        self.publishes = 0
+        self._published_at: dict[str, list[float]] = defaultdict(list)
+
+    def _fail(self, checker: str, message: str) -> None:
+        self._world.scheduler.fail(f"{checker}: {message}")
+
+    # -- the store -----------------------------------------------------------------------------------------------
+
+    def before_create(self, process: Process, path: str, data: bytes) -> None:
+        folder, _, name = path.partition("/")
+        if folder == GENERATIONS:
+            process.generation = int(name[:10])
+            self._claimed_at[process.generation] = self._world.scheduler.now
+        if folder == MANIFESTS and name.endswith(".retired"):
+            self._retire(process, int(name[:10]))
+        elif folder == MANIFESTS:
+            manifest = decode_manifest(data)
+            if not isinstance(manifest, Manifest):
+                self._fail("manifest", f"{path} cannot be read back: {manifest}")
+                return
+            if manifest.checkpoint <= self._newest and manifest.generation > self._generation:
+                self._mistaken.add(manifest.checkpoint)  # a takeover under a name that retention freed: to be undone
+                return
+            self._publish(process, manifest)
+            self._manifests[manifest.checkpoint] = manifest
+            self._generation = manifest.generation
+
+    def _publish(self, process: Process, manifest: Manifest) -> None:
+        number = manifest.checkpoint
+        if number != self._newest + 1:
+            self._fail("ids", f"checkpoint {number} published after {self._newest}")
+        previous = self._manifests.get(self._newest)
+        if previous is not None and manifest.generation < previous.generation:
+            self._fail("fence", f"generation {manifest.generation} published after {previous.generation} took over")
+        if manifest.generation != process.generation:
+            self._fail("fence", f"{process.name} published for generation {manifest.generation}")
+        self._conserved(manifest)
+        self._files_exist(manifest)
+        self._only_winners(manifest)
+        self._pending_kept(manifest)
+        self._cadence(process, manifest)
+        self._newest = number
+        self.publishes += 1
+
+    def _cadence(self, process: Process, manifest: Manifest) -> None:
+        """Without faults and with a backlog, checkpoints come as often as asked for, once the pace is known."""
+        world = self._world
+        times = self._published_at[process.name]
+        previous = self._manifests.get(self._newest)
+        if world.faults.on or previous is None:
+            times.clear()
+        elif world.barrier and len(times) > PACE_KNOWN_AFTER and previous.rows_in_flight:
+            gap_s = world.scheduler.now - times[-1]
+            if gap_s > EPOCHS_MAX * world.epoch_s + LATENCY_MAX_S:
+                self._fail(
+                    "cadence", f"{gap_s:.3f} s to checkpoint {manifest.checkpoint}, an epoch is {world.epoch_s} s"
+                )
+        times.append(world.scheduler.now)
+
+    def _conserved(self, manifest: Manifest) -> None:
+        for name, edge in manifest.edges.items():
+            in_flight = sum(span.rows_left for segment in edge.segments for span in segment.spans)
+            if edge.accepted != edge.consumed + in_flight:
+                self._fail(
+                    "conservation", f"{name}: {edge.accepted} accepted, {edge.consumed} consumed, {in_flight} in flight"
+                )
+            for segment in edge.segments:
+                for span in segment.spans:
+                    if not (0 <= span.cursor <= segment.rows and 0 < span.rows_left <= segment.rows):
+                        self._fail("conservation", f"{segment.path}: impossible span {span}")
+
+    def _files_exist(self, manifest: Manifest) -> None:
+        named: list[Any] = [segment for edge in manifest.edges.values() for segment in edge.segments]
+        named += (file for files in manifest.state.values() for file in files)
+        for wanted in named:
+            file = self._world.disk.files.get(wanted.path)
+            if file is None:
+                self._fail("files", f"checkpoint {manifest.checkpoint} names {wanted.path}, which does not exist")
+            elif not file.durable:
+                self._fail("files", f"checkpoint {manifest.checkpoint} names {wanted.path}, which is not durable")
+            elif len(file.data) != wanted.bytes:
+                self._fail("files", f"{wanted.path} has {len(file.data)} bytes, {wanted.bytes} are named")
+
+    def _only_winners(self, manifest: Manifest) -> None:
+        parent = self._manifests.get(manifest.parent or 0)
+        known = {id_of(committable) for committable in _pending(parent)} if parent is not None else set()
+        winners = self._accepted[manifest.generation, manifest.checkpoint]
+        for committable in _pending(manifest):
+            written = msgspec.json.decode(committable.payload, type=Written)
+            if id_of(committable) not in known and written.attempt not in winners:
+                self._fail("attempts", f"file {written.file} of attempt {written.attempt}, whose report was not taken")
+            self._published_payloads.add(committable.payload)
+
+    def _pending_kept(self, manifest: Manifest) -> None:
+        """What the parent had pending is pending, or in the table."""
+        parent = self._manifests.get(manifest.parent or 0)
+        if parent is None:
+            return
+        for sink, state in parent.sinks.items():
+            now = {id_of(c) for pending in manifest.sinks[sink].pending for c in pending.committables}
+            done = manifest.sinks[sink].committed or 0
+            for pending in state.pending:
+                for committable in pending.committables:
+                    if pending.checkpoint > done and id_of(committable) not in now:
+                        self._fail(
+                            "pending", f"{sink}: checkpoint {manifest.checkpoint} lost what {pending.checkpoint} left"
+                        )
+
+    def before_delete(self, process: Process, path: str) -> None:
+        folder, _, name = path.partition("/")
+        if folder == MANIFESTS:
+            self._retire(process, int(name[:10]))
+            return
+        for number, manifest in self._manifests.items():
+            if path in manifest.files():
+                self._fail("garbage", f"{process.name} deletes {path}, which checkpoint {number} needs")
+
+    def _retire(self, process: Process, number: int) -> None:
+        if number in self._mistaken:
+            self._mistaken.discard(number)
+            return
+        if number > self._newest - self._world.retain:
+            self._fail("garbage", f"{process.name} retires checkpoint {number} of {self._newest}")
+        self._manifests.pop(number, None)
+
+    # -- the cluster ---------------------------------------------------------------------------------------------
+
+    def accepted(self, process: Process, reports: Iterable[SubtaskReport]) -> None:
+        for report in reports:
+            self._accepted[process.generation, report.checkpoint].add(report.attempt)
+
+    def forget_epoch(self, process: Process, checkpoint: int) -> None:
+        """A failed epoch's reports count for nothing, also if they were taken before it failed."""
+        self._accepted.pop((process.generation, checkpoint), None)
+
+    def key_group(self, key: int) -> None:
+        """Records and state of a key are with the subtask that owns its key group."""
+        groups: Any = self._world.scheduler.current.tags["groups"]
+        group = self._groups.get(key)
+        if group is None:
+            group = self._groups[key] = group_of(key, self._world.records.hashes, self._world.max_parallelism)
+        if not groups.lo <= group < groups.hi:
+            self._fail("key group", f"key {key} of group {group} is with the subtask of {groups}")
+
+    # -- the tables ----------------------------------------------------------------------------------------------
+
+    def before_commit(
+        self,
+        process: Process,
+        table: SimTable,
+        permit: CommitPermit,
+        committables: Sequence[Committable],
+        leader_at: float,
+    ) -> None:
+        mine = [snapshot for snapshot in table.snapshots if snapshot.checkpoint]
+        if mine and permit.checkpoint <= mine[-1].checkpoint:
+            self._fail("commits", f"{table.name}: {permit.checkpoint} after {mine[-1].checkpoint}")
+        newer = self._claimed_at.get(process.generation + 1)
+        if newer is not None and newer < leader_at:
+            self._fail("fence", f"{process.name} commits {permit.checkpoint}, a newer driver came before it asked")
+        held = {file for snapshot in table.snapshots for file in snapshot.files}
+        for committable in committables:
+            written = msgspec.json.decode(committable.payload, type=Written)
+            if committable.payload not in self._published_payloads:
+                self._fail("commits", f"file {written.file} is in no published checkpoint")
+            if written.file in held:
+                self._fail("exactly once", f"{table.name}: file {written.file} is committed twice")
+
+    def before_removal(self, table: SimTable, file: int) -> None:
+        held = {number for snapshot in table.snapshots for number in snapshot.files}
+        wanted = {
+            msgspec.json.decode(c.payload, type=Written).file
+            for manifest in self._manifests.values()
+            for c in _pending(manifest, table.sink)
+        }
+        if file in held | wanted:
+            self._fail("garbage", f"{table.name}: file {file} is removed, a snapshot or a checkpoint needs it")
+
+    # -- queries -------------------------------------------------------------------------------------------------
+
+    def query_error(self, error: PenstockError, *, restored: bool) -> None:
+        kind = type(error).__name__
+        if restored and kind in {"NoSuchCheckpoint", "TablePositionMismatch"}:
+            return
+        if kind not in EXPECTED:
+            self._fail("errors", f"the query ended with {error}")
+
+    # -- the end -------------------------------------------------------------------------------------------------
+
+    def at_end(self) -> None:
+        self._records_exact()
+        if self._world.shape.totals:
+            self._totals_exact()
+
+    def _records_exact(self) -> None:
+        wanted = {row["id"]: row for row in self._world.records.rows()}
+        if self._world.shape.filter:
+            wanted = {number: row for number, row in wanted.items() if number % FILTERED}
+        rows = self._world.tables["records"].rows()
+        found = [row["id"] for row in rows]
+        if len(found) != len(set(found)):
+            self._fail("exactly once", f"ids twice: {sorted(n for n in set(found) if found.count(n) > 1)[:10]}")
+        if set(found) != set(wanted):
+            missing, extra = sorted(set(wanted) - set(found))[:10], sorted(set(found) - set(wanted))[:10]
+            self._fail("exactly once", f"{len(found)} of {len(wanted)} rows; missing {missing}, too many {extra}")
+        for row in rows:
+            source = wanted[row["id"]]
+            if any(row[column] != source[column] for column in ("key", "coarse", "pad")):
+                self._fail("exactly once", f"id {row['id']} was changed")
+        self._numbered(rows, "key", "n1")
+        if self._world.shape.rules:
+            self._rules_grow(rows)
+        if self._world.shape.two_keyed:
+            self._numbered(rows, "coarse", "n2")
+
+    def _numbered(self, rows: list[dict[str, Any]], key: str, number: str) -> None:
+        by_key: dict[int, list[dict[str, Any]]] = defaultdict(list)
+        for row in rows:
+            by_key[row[key]].append(row)
+        for value, mine in by_key.items():
+            if sorted(row[number] for row in mine) != list(range(1, len(mine) + 1)):
+                self._fail("state", f"{key} {value}: numbers {sorted(row[number] for row in mine)}")
+        order: dict[tuple[int, int], list[dict[str, Any]]] = defaultdict(list)
+        for row in rows:
+            order[row["id"] // SOURCE_IDS, row["key"]].append(row)
+        for (source, value), mine in order.items():
+            ids, numbers = [row["id"] for row in mine], [row[number] for row in mine]
+            if ids != sorted(ids) or numbers != sorted(numbers):
+                self._fail("order", f"source {source}, key {value}: ids {ids}, {number} {numbers}")
+
+    def _rules_grow(self, rows: list[dict[str, Any]]) -> None:
+        """Broadcast state and the position in its input move together: a key never sees fewer than before."""
+        seen: dict[tuple[int, int], int] = {}
+        for row in rows:
+            key = (row["id"] // SOURCE_IDS, row["key"])
+            if row["rules"] < seen.get(key, 0):
+                self._fail("broadcast", f"key {key} saw {seen[key]} broadcast rows, then {row['rules']}")
+            seen[key] = row["rules"]
+
+    def _totals_exact(self) -> None:
+        wanted: dict[int, list[int]] = defaultdict(list)
+        for row in self._world.tables["records"].rows():
+            wanted[row["coarse"]].append(row["id"])
+        newest: dict[int, dict[str, Any]] = {}
+        for row in self._world.tables["totals"].rows():
+            before = newest.get(row["coarse"])
+            if before is not None and before["n"] >= row["n"]:
+                self._fail("state", f"totals of {row['coarse']} go from {before['n']} to {row['n']}")
+            newest[row["coarse"]] = row
+        found = {key: (row["n"], row["total"]) for key, row in newest.items()}
+        if found != {key: (len(ids), sum(ids)) for key, ids in wanted.items()}:
+            self._fail("exactly once", f"totals are {found}")
+
+    def nothing_left_over(self) -> None:
+        """After a start and an end without faults, every file is one that a retained checkpoint names."""
+        needed: set[str] = set().union(*(manifest.files() for manifest in self._manifests.values()))
+        present = {path for path in self._world.disk.files if path.partition("/")[0] in DATA_FOLDERS}
+        if present - needed:
+            self._fail("garbage", f"kept for ever: {sorted(present - needed)[:5]}")
+        if needed - present:
+            self._fail("garbage", f"missing: {sorted(needed - present)[:5]}")
+        if self._mistaken:
+            self._fail("ids", f"takeovers under used names were not undone: {self._mistaken}")
+        if len(self._manifests) > self._world.retain:
+            self._fail("garbage", f"{len(self._manifests)} manifests, {self._world.retain} are wanted")
+
+
+def id_of(committable: Committable) -> bytes:
+    return committable.payload
+
+
+def _pending(manifest: Manifest, only: str | None = None) -> list[Committable]:
+    return [
+        committable
+        for name, sink in manifest.sinks.items()
+        if only in {None, name}
+        for pending in sink.pending
+        for committable in pending.committables
+    ]

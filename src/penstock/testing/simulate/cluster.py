@@ -1,0 +1,157 @@
+"""Spark as the engine sees it: attempts that die before or after writing, run twice, or go on when nobody waits.
+
+Each attempt is a process of its own. The real `run_subtask` runs in it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from penstock.channel.hashing import hash_columns
+from penstock.channel.live import SeparateInputs
+from penstock.channel.segment import HASH_COLUMN
+from penstock.engine.cluster import JobFailed, StageJob
+from penstock.graph import Edge
+from penstock.protocol.keygroups import groups_of
+from penstock.protocol.plan import StagePlan
+from penstock.protocol.report import SubtaskReport
+from penstock.task import Limits, run_subtask
+from penstock.testing.simulate.faults import Fault
+from penstock.testing.simulate.fibers import Crashed, Fiber, Process
+from penstock.testing.simulate.storage import SimStore
+
+if TYPE_CHECKING:
+    from penstock.testing.simulate.world import World
+
+TRIES = 4
+LANES = 4
+"""Partitions of a source, for rows that have no key."""
+
+
+@dataclass(slots=True)
+class _Running:
+    """A job in progress, as the driver that waits for it sees it."""
+
+    job: StageJob
+    waiter: Fiber
+    reports: dict[int, SubtaskReport] = field(default_factory=dict)
+    to_start: list[int] = field(default_factory=list)
+    attempts: dict[int, int] = field(default_factory=dict)
+    running: int = 0
+    failed: str | None = None
+
+
+class SimCluster:
+    """The cluster of one driver."""
+
+    def __init__(self, world: World, process: Process, limits: Limits, slots: int) -> None:
+        self._world, self._process, self._limits, self._slots = world, process, limits, slots
+
+    @property
+    def slots(self) -> int:
+        return self._slots
+
+    def run(self, job: StageJob) -> list[SubtaskReport]:
+        world = self._world
+        subtasks = [subtask.subtask for subtask in job.plan.launched()]
+        fault = world.outside_call(self._process, f"job {job.stage.name} for {job.plan.checkpoint}: {subtasks}")
+        if fault is Fault.FAIL_BEFORE:
+            raise JobFailed("simulated: not started")
+        running = _Running(job, world.scheduler.current, to_start=list(subtasks))
+        doom = world.rng.randrange(len(subtasks)) if world.faults.costly(world.faults.rates.job_failure) else None
+        while len(running.reports) < len(subtasks):
+            if doom is not None and len(running.reports) > doom:
+                running.failed = "simulated: executors lost"
+            if running.failed is not None:
+                raise JobFailed(running.failed)
+            while running.to_start and running.running < self._slots:
+                self._start(running, running.to_start.pop(0))
+            world.scheduler.wait()
+        if fault is Fault.CRASH_AFTER:
+            world.crash(self._process)
+        if fault is Fault.FAIL_AFTER:
+            raise JobFailed("simulated: the driver lost contact")
+        reports = list(running.reports.values())
+        world.rng.shuffle(reports)
+        world.checks.accepted(self._process, reports)
+        return reports
+
+    def _start(self, running: _Running, subtask: int) -> None:
+        world = self._world
+        self._attempt(running, subtask)
+        if world.faults.costly(world.faults.rates.speculation):
+            self._attempt(running, subtask)
+
+    def _attempt(self, running: _Running, subtask: int) -> None:
+        world = self._world
+        number = world.next_attempt()
+        process = world.executor(f"a{number}")
+        running.attempts[subtask] = running.attempts.get(subtask, 0) + 1
+        running.running += 1
+        lost = world.faults.costly(world.faults.rates.report_lost)
+
+        def body() -> None:
+            world.scheduler.current.tags["groups"] = running.job.plan.subtasks[subtask].groups
+            try:
+                report = self._run_one(running.job, subtask, number, process)
+            except Crashed:
+                self._ended(running, subtask, number, None)
+                raise
+            except Exception as error:  # Spark runs the task again
+                world.log(f"attempt {number} raised {error!r}")
+                report = None
+            self._ended(running, subtask, number, None if lost else report)
+
+        world.scheduler.spawn(process, f"{running.job.stage.name}-{subtask}", body, world.rng.random() * 0.01)
+
+    def _ended(self, running: _Running, subtask: int, number: int, report: SubtaskReport | None) -> None:
+        """The driver hears of it, unless it waits no more."""
+        running.running -= 1
+        self._world.log(f"attempt {number} {'reports' if report else 'is lost'}")
+        if report is not None:
+            running.reports.setdefault(subtask, report)
+        elif subtask not in running.reports:
+            if running.attempts[subtask] >= TRIES:
+                running.failed = f"simulated: subtask {subtask} failed {TRIES} times"
+            else:
+                running.to_start.append(subtask)
+        self._world.scheduler.wake(running.waiter)
+
+    def _run_one(self, job: StageJob, subtask: int, attempt: int, process: Process) -> SubtaskReport:
+        live = None
+        if job.plan.live and job.batch is not None:
+            frame = job.batch.frame
+            assert isinstance(frame, dict)
+            live = SeparateInputs(
+                {
+                    edge.name: iter(delivered(frame[edge.producer], edge, job.plan, subtask).to_batches())
+                    for edge in job.stage.source_inputs
+                }
+            )
+        report = run_subtask(
+            job.stage,
+            job.plan,
+            subtask,
+            store=SimStore(self._world, process, self._world.disk),
+            limits=self._limits,
+            attempt=str(attempt),
+            live=live,
+            clock=self._world.scheduler.clock,
+        )
+        return msgspec.json.decode(msgspec.json.encode(report), type=SubtaskReport)
+
+
+def delivered(table: pa.Table, edge: Edge, plan: StagePlan, subtask: int) -> pa.Table:
+    """What Spark's shuffle hands to one subtask: rows by key, or by the partition they came from."""
+    if edge.keys:
+        hashes = hash_columns([table.column(key).combine_chunks() for key in edge.keys])
+    else:
+        lanes = np.asarray(table.column("key")) % LANES
+        hashes = lanes * max(1, plan.max_parallelism // LANES) % plan.max_parallelism
+    mine = groups_of(hashes, plan.max_parallelism) * plan.parallelism // plan.max_parallelism == subtask
+    return table.append_column(HASH_COLUMN, pa.array(hashes)).filter(pa.array(mine)).combine_chunks()

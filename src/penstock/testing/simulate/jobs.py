@@ -1,0 +1,188 @@
+"""Random pipelines whose right result is known: each keyed operator numbers the records of a key.
+
+A record's numbers show whether it was lost, doubled or overtaken, and whether the state of its key was kept: the
+numbers of a key are 1 to n, in the order in which its source delivered the records.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.channel.hashing import hash_columns
+from penstock.compiler import Input, OperatorNode, SourceNode, compile_pipeline
+from penstock.graph import Pipeline
+from penstock.operators import aggregates
+from penstock.operators.declare import value
+from penstock.operators.process import KeyedProcess
+from penstock.pipeline import Output, Stream
+from penstock.protocol.keygroups import groups_of
+from penstock.sources import source_node
+from penstock.testing.simulate.probe import WatermarkProbe, with_rules
+from penstock.testing.simulate.table import SimSink
+
+if TYPE_CHECKING:
+    from penstock.testing.simulate.world import World
+
+SCHEMA = pa.schema(
+    [
+        ("id", pa.int64()),
+        ("key", pa.int64()),
+        ("coarse", pa.int64()),
+        ("pad", pa.string()),
+        ("ts", pa.timestamp("us")),
+        ("rules", pa.int64()),
+        ("n1", pa.int64()),
+        ("n2", pa.int64()),
+    ]
+)
+SOURCE_IDS = 1_000_000
+"""Ids of the second source begin here."""
+FILTERED = 7
+"""With a filter, ids that this divides are dropped."""
+KEYS_PER_COARSE = 3
+RULES_FROM_ID = 9 * SOURCE_IDS
+"""Ids of broadcast rows; they end in no table."""
+DISORDER_S = 5
+LAG_S = 40
+"""Rows come at most so much out of order; the second source is so far behind the first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a pipeline looks like."""
+
+    sources: int
+    map_first: bool
+    filter: bool
+    two_keyed: bool
+    map_between: bool
+    totals: bool
+    probe: bool
+    rules: bool
+    row_cost: float
+    map_cost: float
+    """Of an epoch, per row."""
+
+    @classmethod
+    def draw(cls, rng: random.Random) -> Shape:
+        return cls(
+            sources=rng.choice((1, 1, 2)),
+            map_first=rng.random() < 0.2,
+            filter=rng.random() < 0.3,
+            two_keyed=rng.random() < 0.4,
+            map_between=rng.random() < 0.2,
+            totals=rng.random() < 0.3,
+            probe=rng.random() < 0.35,
+            rules=rng.random() < 0.2,
+            row_cost=rng.choice((0.0, 0.02, 0.1, 0.3)),
+            map_cost=rng.choice((0.0, 0.0, 0.02, 0.1)),
+        )
+
+
+def pipeline_of(shape: Shape, world: World) -> Pipeline:
+    """The pipeline, writing to the world's tables and spending its virtual time."""
+
+    def costly(batch: pa.RecordBatch) -> pa.RecordBatch:
+        world.scheduler.spend(batch.num_rows * shape.map_cost * world.epoch_s)
+        return batch
+
+    streams = [
+        Stream(source_node(f"s{number}", SCHEMA, None, event_time="ts", watermark=DISORDER_S))
+        for number in range(shape.sources)
+    ]
+    if shape.map_first:
+        streams = [stream.map_batches(costly, name=f"map{number}") for number, stream in enumerate(streams)]
+    stream = streams[0] if len(streams) == 1 else streams[0].union(*streams[1:], name="union")
+    if shape.filter:
+        stream = stream.filter(lambda batch: np.asarray(batch.column("id")) % FILTERED != 0, name="filter")
+    if shape.probe:
+        probe = WatermarkProbe("probe", SCHEMA, ("key",), world)
+        stream = Stream(OperatorNode(probe, True, (Input(stream.node, ("key",)),)))
+    stream = stream.key_by("key").process(_numbering(world, "key", "n1", shape.row_cost * world.epoch_s), name="first")
+    if shape.map_between:
+        stream = stream.map_batches(costly, name="between")
+    if shape.two_keyed:
+        stream = stream.key_by("coarse").process(
+            _numbering(world, "coarse", "n2", shape.row_cost * world.epoch_s / 2), name="second"
+        )
+    if shape.rules:
+        rules = Stream(SourceNode(f"s{shape.sources}", SCHEMA, None)).broadcast()
+        stream = stream.key_by("key").connect(rules, process=with_rules(world, SCHEMA), name="rules")
+    outputs: list[Output] = [stream.write(SimSink(world.tables["records"]), name="records")]
+    if shape.totals:
+        totals = stream.key_by("coarse").aggregate(n=aggregates.count(), total=aggregates.sum("id"), name="totals")
+        outputs.append(totals.write(SimSink(world.tables["totals"]), name="sums"))
+    return compile_pipeline([output.node for output in outputs])
+
+
+def _numbering(world: World, key_column: str, number_column: str, row_cost_s: float) -> KeyedProcess:
+    class Numbering(KeyedProcess):
+        output = SCHEMA
+        n = value(pa.int64())
+
+        def process(self, key: dict[str, Any], rows: list[dict[str, Any]], state: Any, out: Any) -> None:
+            world.checks.key_group(key[key_column])
+            world.scheduler.spend(len(rows) * row_cost_s)
+            number = state.n or 0
+            for row in rows:
+                number += 1
+                row[number_column] = number
+            state.n = number
+            out.emit_many(rows)
+
+    return Numbering()
+
+
+@dataclass(slots=True)
+class Records:
+    """What the sources deliver: a log per source, and which keys are hot."""
+
+    tables: list[pa.Table]
+    hashes: dict[int, int]
+    """Spark's hash by key value."""
+
+    @classmethod
+    def draw(cls, rng: random.Random, shape: Shape) -> Records:
+        keys = rng.choice((2, 5, 12, 24))
+        skew = rng.choice((0.0, 0.0, 0.5, 0.9))
+        big = rng.choice((0.0, 0.0, 0.02))
+        tables = []
+        for source in range(shape.sources):
+            rows = rng.randint(8, 40 // shape.sources)
+            chosen = [0 if rng.random() < skew else rng.randrange(keys) for _ in range(rows)]
+            pads = ["x" * (4000 if rng.random() < big else rng.randrange(20)) for _ in range(rows)]
+            late = [round(1e6 * (row - rng.random() * DISORDER_S - source * LAG_S)) for row in range(rows)]
+            tables.append(_table(source * SOURCE_IDS + 1, chosen, pads, late))
+        if shape.rules:
+            rows = rng.randint(1, 8)
+            tables.append(_table(RULES_FROM_ID, [0] * rows, [""] * rows, [0] * rows))
+        hashes = hash_columns([pa.array(range(keys), pa.int64())])
+        return cls(tables, dict(zip(range(keys), hashes.tolist(), strict=True)))
+
+    def rows(self) -> list[dict[str, Any]]:
+        """What has to be in the table in the end."""
+        return [row for table in self.tables for row in table.to_pylist() if row["id"] < RULES_FROM_ID]
+
+
+def _table(first_id: int, keys: list[int], pads: list[str], times: list[int]) -> pa.Table:
+    zeros = [0] * len(keys)
+    columns = {
+        "id": list(range(first_id, first_id + len(keys))),
+        "key": keys,
+        "coarse": [key // KEYS_PER_COARSE for key in keys],
+        "pad": pads,
+        "ts": times,
+        "rules": zeros,
+        "n1": zeros,
+        "n2": zeros,
+    }
+    return pa.table(columns, schema=SCHEMA)
+
+
+def group_of(value: int, hashes: dict[int, int], max_parallelism: int) -> int:
+    return int(groups_of(np.array([hashes[value]]), max_parallelism)[0])

@@ -1,0 +1,63 @@
+"""Runs seeds and says what came out of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from penstock.testing.simulate.fibers import CheckFailed
+from penstock.testing.simulate.world import World
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What a checker found; `checker` is the first word of `message`."""
+
+    checker: str
+    message: str
+    last_events: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One seed."""
+
+    seed: int
+    trace_hash: str
+    events: int
+    checkpoints: int
+    virtual_s: float
+    real_s: float
+    failure: Failure | None
+
+    def text(self) -> str:
+        """What people need: the seed, what happened last, and how to see it again."""
+        if self.failure is None:
+            return f"seed {self.seed}: ok, {self.checkpoints} checkpoints, {self.events} events, hash {self.trace_hash}"
+        events = "\n".join(self.failure.last_events)
+        return (
+            f"{events}\nseed {self.seed}: FAILED {self.failure.message}\n"
+            f"replay: python -m penstock.testing.simulate --seed {self.seed} --trace"
+        )
+
+
+def simulate(seed: int, show: Callable[[str], None] | None = None) -> Outcome:
+    """Runs one seed to its end; `show` gets each event as a line."""
+    started = time.perf_counter()
+    world = World(seed, show)
+    failure = None
+    try:
+        world.run()
+    except CheckFailed as found:
+        message = str(found)
+        failure = Failure(message.partition(":")[0], message, tuple(world.trace.last))
+    return Outcome(
+        seed=seed,
+        trace_hash=world.trace.hash(),
+        events=world.trace.events,
+        checkpoints=world.checks.publishes,
+        virtual_s=world.scheduler.now,
+        real_s=time.perf_counter() - started,
+        failure=failure,
+    )

@@ -1,0 +1,124 @@
+"""Structured Streaming as the engine sees it: an offset log, a commit log, and a handler that gets each batch.
+
+A batch's offsets are written before it is handed over, its commit after the handler returned. After a restart the
+batch without a commit comes again, with the same rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from penstock.engine.cluster import OfferedBatch
+from penstock.engine.loop import EpochLoop
+from penstock.protocol.ids import BatchId
+from penstock.testing.simulate.faults import Fault
+from penstock.testing.simulate.fibers import Process
+
+if TYPE_CHECKING:
+    from penstock.testing.simulate.world import World
+
+Offsets = tuple[tuple[int, int], ...]
+LOOK_EVERY_S = 0.1
+
+
+@dataclass(eq=False, slots=True)
+class SimSource:
+    """What survives restarts: records, and how far they were cut into batches."""
+
+    tables: list[pa.Table]
+    offsets: dict[int, Offsets] = field(default_factory=dict)
+    commits: set[int] = field(default_factory=set)
+    ends: bool = True
+    """Whether no more rows will come once all were read."""
+
+    def end_of(self, batch: int) -> tuple[int, ...]:
+        return tuple(hi for _, hi in self.offsets[batch]) if batch >= 0 else (0,) * len(self.tables)
+
+    def used_up(self, batch: int) -> bool:
+        return self.end_of(batch) == tuple(table.num_rows for table in self.tables)
+
+    def first_to_run(self) -> int:
+        """The newest batch if it has no commit, else the one after it."""
+        newest = max(self.offsets, default=-1)
+        return newest if newest >= 0 and newest not in self.commits else newest + 1
+
+    def rows(self, batch: int) -> dict[str, pa.Table]:
+        return {
+            f"s{number}": table.slice(lo, hi - lo)
+            for number, (table, (lo, hi)) in enumerate(zip(self.tables, self.offsets[batch], strict=True))
+        }
+
+    def rewind(self, batch: int | None) -> None:
+        last = -1 if batch is None else batch
+        self.offsets = {number: offsets for number, offsets in self.offsets.items() if number <= last}
+        self.commits = {number for number in self.commits if number <= last}
+
+
+class SimFeed:
+    """The streaming query of one driver."""
+
+    def __init__(self, world: World, process: Process, loop: Callable[[], EpochLoop | None]) -> None:
+        self._world, self._process, self._loop = world, process, loop
+        self._stopped = False
+
+    def start(
+        self,
+        offer: Callable[[OfferedBatch], None],
+        on_end: Callable[[], None],
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        del offer  # it would wait in a real thread
+
+        def run() -> None:
+            try:
+                self._run()
+            except Exception as error:
+                on_failure(error)
+            else:
+                on_end()
+
+        self._world.scheduler.spawn(self._process, "feed", run)
+
+    def stop(self) -> None:
+        self._stopped = True
+
+    def rewind(self, batch_id: int | None) -> None:
+        self._world.log(f"source rewound to batch {batch_id}")
+        self._world.source.rewind(batch_id)
+
+    def _run(self) -> None:
+        world, source = self._world, self._world.source
+        while (loop := self._loop()) is None:
+            world.scheduler.pause(LOOK_EVERY_S)
+        number = source.first_to_run()
+        replay = number in source.offsets
+        while not self._stopped:
+            self._call(f"offsets of batch {number}")
+            if not replay and number in source.offsets:
+                raise RuntimeError(f"batch {number}: another streaming query uses the same checkpoint")
+            if number not in source.offsets:
+                if source.used_up(number - 1):
+                    if source.ends:
+                        return
+                    world.scheduler.pause(LOOK_EVERY_S)
+                    continue
+                source.offsets[number] = world.next_offsets(number)
+            offsets = source.offsets[number]
+            replay = False
+            world.log(f"batch {number} on offer: {offsets}")
+            offer = loop.propose(OfferedBatch(BatchId(number), source.rows(number), str(offsets), "query"))
+            while not offer.done and not loop.ended:
+                world.scheduler.wait(LOOK_EVERY_S)
+            loop.settle(offer)
+            self._call(f"commit of batch {number}")
+            source.commits.add(number)
+            number += 1
+            world.scheduler.pause(world.trigger_pause())
+
+    def _call(self, what: str) -> None:
+        if self._world.outside_call(self._process, what) in {Fault.FAIL_BEFORE, Fault.FAIL_AFTER}:
+            raise OSError(f"simulated failure: {what}")

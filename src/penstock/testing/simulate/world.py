@@ -1,0 +1,367 @@
+"""One simulated run: a driver that is started again whenever it ends, in surroundings that fail, until all is done.
+
+First with faults, then without: then the pipeline must drain, and what it leaves must be right.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from penstock.config import Config
+from penstock.engine.background import Step
+from penstock.engine.loop import EpochLoop
+from penstock.engine.query import Query
+from penstock.engine.start import Surroundings, start_query
+from penstock.errors import PenstockError
+from penstock.store.base import Store
+from penstock.task import Limits
+from penstock.testing.simulate.checks import Checks
+from penstock.testing.simulate.cluster import SimCluster
+from penstock.testing.simulate.faults import Fault, Faults, Rates
+from penstock.testing.simulate.fibers import CheckFailed, Crashed, Fiber, Process, Scheduler
+from penstock.testing.simulate.jobs import Records, Shape, pipeline_of
+from penstock.testing.simulate.source import Offsets, SimFeed, SimSource
+from penstock.testing.simulate.storage import Disk, SimStore
+from penstock.testing.simulate.table import FOREIGN, SimTable, Snapshot
+from penstock.testing.simulate.trace import Trace
+
+TIME_LIMIT_S = 4_000.0
+EVENTS_MAX = 20_000
+HEALTHY_STARTS_MAX = 8
+COSTLY_FAULTS_MAX = 14
+
+
+class SimBackground:
+    """Steps of the engine, made by a fiber."""
+
+    def __init__(self, world: World, process: Process, name: str, step: Step, die: Callable[[BaseException], None]):
+        self._world, self._process, self._name = world, process, name.removeprefix("penstock-")
+        self._step, self._die = step, die
+        self.fiber: Fiber | None = None
+
+    def start(self) -> None:
+        self.fiber = self._world.scheduler.spawn(self._process, self._name, self._run)
+
+    def wake(self) -> None:
+        if self.fiber is not None:
+            self._world.scheduler.wake(self.fiber)
+
+    def join(self, timeout_s: float | None = None) -> bool:
+        del timeout_s
+        if self.fiber is not None:
+            self._world.scheduler.join(self.fiber)
+        return True
+
+    def _run(self) -> None:
+        scheduler = self._world.scheduler
+        try:
+            while (pause := self._step()) is not None:
+                if pause > 0:
+                    scheduler.wait(None if pause == math.inf else pause)
+                else:
+                    scheduler.pause()
+        except (Crashed, CheckFailed):
+            raise
+        except BaseException as error:
+            self._die(error)
+
+
+@dataclass(eq=False, slots=True)
+class SimDriver:
+    """One run of the driver program."""
+
+    process: Process
+    restored: bool = False
+    query: Query | None = None
+    error: PenstockError | None = None
+    stopped: bool = False
+    ended: bool = False
+    backgrounds: dict[str, SimBackground] = field(default_factory=dict)
+
+    @property
+    def over(self) -> bool:
+        return self.ended or not self.process.alive
+
+    def loop(self) -> EpochLoop | None:
+        return None if self.query is None else self.query.loop
+
+
+class World:
+    """Everything of one seed."""
+
+    def __init__(self, seed: int, show: Callable[[str], None] | None = None) -> None:
+        self.seed = seed
+        self.rng = rng = random.Random(seed)
+        self.trace = Trace(show)
+        self.scheduler = Scheduler(random.Random(rng.random()), TIME_LIMIT_S)
+        self.faults = Faults(rng, Rates.draw(rng), rng.randint(0, COSTLY_FAULTS_MAX))
+        self.shape = Shape.draw(rng)
+        self.records = Records.draw(rng, self.shape)
+        self.source = SimSource(self.records.tables)
+        self.disk = Disk()
+        self.tables = {name: SimTable(name, sink, self) for name, sink in (("records", "records"), ("totals", "sums"))}
+        self.checks = Checks(self)
+        self.max_parallelism = rng.choice((5, 7, 8, 13, 128))
+        self.retain = rng.choice((1, 2, 3))
+        self._batch_rows = rng.choice((6, 12, 25))
+        epoch_s = rng.choice((0.1, 0.3, 1.0, 3.0, None))
+        self.epoch_s = epoch_s or 1.0
+        self.barrier = epoch_s is not None
+        self._options: dict[str, object] = {
+            "max_parallelism": self.max_parallelism,
+            "epoch": epoch_s,
+            "retain": self.retain,
+            "max_in_flight": rng.choice((2_000, 1_000_000)),
+            "max_in_flight_segments": rng.choice((4, 1_000, 1_000)),
+            "max_uncommitted": rng.choice((1, 2, 4, 16)),
+            "epoch_retries": rng.choice((0, 1, 2)),
+        }
+        self._limits = Limits(segment_bytes=rng.choice((500, 3_000, 1_000_000)), prefetch_bytes=0)
+        self._slots = rng.choice((1, 2, 4))
+        self._pipeline = pipeline_of(self.shape, self)
+        self._supervisor = self.scheduler.current
+        self.drivers: list[SimDriver] = []
+        self._executors: list[Process] = []
+        self._attempts = 0
+        self.table_stalls: set[str] = set()
+        """Tables that answer nothing for the time being."""
+
+    # -- the run -------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Raises: `CheckFailed`."""
+        try:
+            self._supervise()
+        finally:
+            self.scheduler.close()
+
+    def _supervise(self) -> None:
+        self.log(f"{self.shape} {self.faults.rates}")
+        done = self._with_faults(self.rng.uniform(3, 40))
+        self.faults.on = False
+        self.disk.list_everything()
+        self.log("faults off")
+        if not done:
+            self._without_faults()
+        self._await_zombies()
+        self.checks.at_end()
+        self._run_to_end(self.start_driver())
+        self.checks.nothing_left_over()
+
+    def _with_faults(self, until_s: float) -> bool:
+        """Drivers come and go; True when one of them got to the end."""
+        driver = self.start_driver()
+        while self.scheduler.now < until_s:
+            self.scheduler.wait(self.rng.uniform(0.1, 3))
+            if driver.over:
+                if driver.ended and driver.error is None and self._all_read() and not driver.stopped:
+                    return True
+                self._judge(driver)
+                self.scheduler.pause(self.rng.choice((0.0, 0.5, 5.0)))
+                driver = self.start_driver(restore=self.rng.random() < 0.15)
+            else:
+                driver = self._meddle(driver)
+        return False
+
+    def _meddle(self, driver: SimDriver) -> SimDriver:
+        """What people and schedulers do to a running query."""
+        query = driver.query
+        choice = self.rng.random()
+        if driver.process.paused_until > self.scheduler.now and choice < 0.8:
+            return self.start_driver()
+        if query is None:
+            return driver
+        if choice < 0.25:
+            wanted = self._parallelism()
+            self.log(f"rescale {wanted}")
+            query.rescale(wanted)
+        elif choice < 0.28:
+            self.log("a second driver")
+            return self.start_driver()
+        elif choice < 0.33:
+            drain = self.rng.random() < 0.5
+            self.log(f"stop drain={drain}")
+            driver.stopped = True
+            query.request_stop(drain=drain)
+        elif choice < 0.36:
+            self.log("kill")
+            self.crash(driver.process)
+        if self.faults.chance(self.faults.rates.foreign_commit):
+            table = self.tables["records"]
+            table.snapshots.append(Snapshot(FOREIGN, 0, ()))
+        return driver
+
+    def _without_faults(self) -> None:
+        """Liveness: whatever happened before, now it ends."""
+        driver = next((driver for driver in reversed(self.drivers) if not driver.over), None)
+        for _ in range(HEALTHY_STARTS_MAX):
+            driver = driver or self.start_driver()
+            if driver.process.paused_until > self.scheduler.now:
+                driver = self.start_driver()
+            self._await(driver)
+            if driver.ended and driver.error is None and self._all_read() and not driver.stopped:
+                return
+            self._judge(driver)
+            driver = None
+        self.scheduler.fail(f"liveness: {HEALTHY_STARTS_MAX} starts without faults did not get to the end")
+
+    def _all_read(self) -> bool:
+        newest = max(self.source.offsets, default=-1)
+        return self.source.used_up(newest) and (newest < 0 or newest in self.source.commits)
+
+    def _run_to_end(self, driver: SimDriver) -> None:
+        self._await(driver)
+        if driver.error is not None:
+            self.scheduler.fail(f"liveness: a start without faults ended with {driver.error}")
+
+    def _await(self, driver: SimDriver) -> None:
+        while not driver.over:
+            self.scheduler.wait(50)
+
+    def _await_zombies(self) -> None:
+        """Paused drivers and attempts wake up, find out that nobody wants them, and end."""
+        while any(
+            not fiber.ended
+            for process in (*self._executors, *(driver.process for driver in self.drivers))
+            for fiber in process.fibers
+        ):
+            self.scheduler.pause(5)
+        for driver in self.drivers:
+            self._judge(driver)
+
+    def _judge(self, driver: SimDriver) -> None:
+        if driver.error is not None:
+            self.checks.query_error(driver.error, restored=any(driver.restored for driver in self.drivers))
+
+    # -- drivers -------------------------------------------------------------------------------------------------
+
+    def start_driver(self, *, restore: bool = False) -> SimDriver:
+        """A new run of the driver program, at some parallelism; with `restore` from some checkpoint."""
+        driver = SimDriver(Process(f"d{len(self.drivers) + 1}"))
+        self.drivers.append(driver)
+        options = dict(self._options, parallelism=self._parallelism())
+        manifests = sorted(path for path in self.disk.files if path.startswith("manifests/") and path.endswith(".json"))
+        if restore and len(manifests) > 1:
+            # Whoever goes back on purpose has ended what ran before.
+            for other in self.drivers:
+                if other.process.alive:
+                    self.crash(other.process)
+            driver = self.drivers[-1] = SimDriver(Process(f"d{len(self.drivers)}"), restored=True)
+            options["restore"] = int(self.rng.choice(manifests)[10:20])
+        self.log(f"start {driver.process.name} {options}")
+        config = Config.of("memory://simulated", **options)
+        self.scheduler.spawn(driver.process, "start", lambda: self._drive(driver, config))
+        return driver
+
+    def _drive(self, driver: SimDriver, config: Config) -> None:
+        process = driver.process
+
+        def store(url: str) -> Store:
+            del url
+            return SimStore(self, process, self.disk)
+
+        def spawn(name: str, step: Step, on_death: Callable[[BaseException], None]) -> SimBackground:
+            made = driver.backgrounds[name] = SimBackground(self, process, name, step, on_death)
+            return made
+
+        surroundings = Surroundings(
+            cluster=lambda _, __: SimCluster(self, process, self._limits, self._slots),
+            feed=lambda _: SimFeed(self, process, driver.loop),
+            store=store,
+            spawn=spawn,
+            clock=self.scheduler.clock,
+            now_us=lambda: int(self.scheduler.clock() * 1e6),
+        )
+        try:
+            driver.query = start_query(self._pipeline, config, surroundings)
+            driver.backgrounds["penstock-query"].join()
+            driver.error = driver.query.exception()
+        except PenstockError as error:
+            driver.error = error
+        driver.ended = True
+        self.log(f"ended: {type(driver.error).__name__ if driver.error else 'finished'}")
+        self.scheduler.wake(self._supervisor)
+
+    def crash(self, process: Process) -> None:
+        """Raises: `Crashed` when the running fiber belongs to it."""
+        self.log(f"CRASH of {process.name}")
+        self.scheduler.kill(process)
+        self.disk.lose_process(process, lambda size: None if self.rng.random() < 0.3 else self.rng.randint(0, size))
+        self.scheduler.wake(self._supervisor)
+        if self.scheduler.current.process is process:
+            raise Crashed
+
+    # -- for the simulated parts ---------------------------------------------------------------------------------
+
+    def outside_call(self, process: Process, what: str) -> Fault:
+        """A process asks for something outside: time passes, others run, and something may go wrong."""
+        if self.trace.events > EVENTS_MAX:
+            self.scheduler.fail(f"liveness: not at its end after {EVENTS_MAX} events")
+        fault = self.faults.on_store(driver=process.name.startswith("d"))
+        latency_s = 0.002 * self.rng.random()
+        match fault:
+            case Fault.SLOW:
+                latency_s += self.rng.uniform(0.1, 6)
+            case Fault.PAUSE:
+                process.paused_until = self.scheduler.now + self.rng.uniform(0.5, 40)
+                self.log(f"PAUSED until {process.paused_until:.3f} before {what}")
+                self.scheduler.wake(self._supervisor)
+            case Fault.NONE:
+                pass
+            case _:
+                self.log(f"FAULT {fault.value}: {what}")
+        self._wear(process)
+        self.scheduler.pause(latency_s)
+        if fault is Fault.CRASH_BEFORE:
+            self.crash(process)
+        return fault
+
+    def _wear(self, process: Process) -> None:
+        """Attempts that were drawn to die or to be late do so at some operation."""
+        if process.calls_left is None:
+            return
+        process.calls_left -= 1
+        if process.calls_left == 0:
+            if process.late:
+                process.paused_until = self.scheduler.now + self.rng.uniform(0.5, 60)
+                self.log(f"PAUSED until {process.paused_until:.3f}")
+            else:
+                self.crash(process)
+
+    def executor(self, name: str) -> Process:
+        process = Process(name)
+        self._executors.append(process)
+        rates = self.faults.rates
+        if self.faults.costly(rates.attempt_crash):
+            process.calls_left = self.rng.randint(1, 10)
+        elif self.faults.costly(rates.attempt_pause):
+            process.calls_left, process.late = self.rng.randint(1, 10), True
+        elif self.faults.chance(0.05):
+            process.slowness = 10.0
+        return process
+
+    def next_attempt(self) -> int:
+        self._attempts += 1
+        return self._attempts
+
+    def next_offsets(self, batch: int) -> Offsets:
+        """How much a micro-batch takes of each source."""
+        begin = self.source.end_of(batch - 1)
+        ends = [
+            min(table.num_rows, lo + self.rng.randint(1, self._batch_rows))
+            for lo, table in zip(begin, self.source.tables, strict=True)
+        ]
+        return tuple(zip(begin, ends, strict=True))
+
+    def trigger_pause(self) -> float:
+        return self.rng.choice((0.0, 0.0, 0.0, 0.3, 3.0)) if self.faults.on else 0.0
+
+    def log(self, what: str) -> None:
+        current = self.scheduler.current
+        self.trace.add(self.scheduler.clock(), f"{current.process.name}.{current.name}", what)
+
+    def _parallelism(self) -> int:
+        return self.rng.choice((1, 2, 2, 3))

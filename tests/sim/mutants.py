@@ -1,0 +1,261 @@
+"""Small deliberate faults in our own code: each must be noticed by the simulator's checkers.
+
+A mutant replaces one function or method while it is applied. `python -m tests.sim.mutants` runs seeds with each until
+a checker fails, and prints which seed caught which mutant, by which checker.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+from unittest.mock import patch
+
+import msgspec
+
+from penstock import task
+from penstock.channel import gate, live, scan, segment, watermarks
+from penstock.engine import checkpoints, collect, commits, epochs, loop, start
+from penstock.engine.background import WHEN_WOKEN
+from penstock.operators import connect
+from penstock.protocol import advance, commit, plan
+from penstock.protocol.eventtime import highest
+from penstock.protocol.manifest import Segment
+from penstock.store import arrowfile
+from penstock.testing.simulate import simulate
+from tests.sim import faulty
+
+SEEDS_MAX = 500
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """`patches` are (owner, attribute, what makes the replacement from the original)."""
+
+    name: str
+    what: str
+    patches: tuple[tuple[Any, str, faulty.Make], ...]
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            for owner, attribute, mutate in self.patches:
+                original = owner.__dict__[attribute]
+                made: Any = mutate(original.fget) if isinstance(original, property) else mutate(original)
+                made = property(made) if isinstance(original, property) else made
+                stack.enter_context(patch.object(owner, attribute, made))
+            yield
+
+
+def mutant(name: str, what: str, *patches: tuple[Any, str, faulty.Make]) -> Mutant:
+    return Mutant(name, what, patches)
+
+
+MUTANTS = (
+    # -- records in flight
+    mutant("cursor-ahead", "a cursor is one row too far", (scan.Chunk, "cursor_after", faulty.cursor_off(1))),
+    mutant("cursor-behind", "a cursor is one row short", (scan.Chunk, "cursor_after", faulty.cursor_off(-1))),
+    mutant("no-filter", "readers of one segment do not filter it", (scan.SpanScan, "_load_next", faulty.unfiltered)),
+    mutant("live-first", "live rows are read before recovered ones", (gate.Channel, "peek", faulty.live_first)),
+    mutant(
+        "newest-segment-first",
+        "segments are read newest first",
+        (Segment, "age", lambda age: lambda self: tuple(-part for part in age(self))),
+    ),
+    mutant("spans-joined", "spans are joined though their cursors differ", (advance, "_joined", faulty.joined_anyhow)),
+    mutant("no-spill", "live rows behind the barrier are not written", (live.LiveRows, "_write", faulty.always(None))),
+    mutant("floor-range", "subtasks' boundaries are rounded the other way", (plan, "range_of", faulty.floor_range)),
+    mutant(
+        "other-hash",
+        "the exchange hashes keys differently",
+        (task, "hash_columns", lambda hashes: lambda columns: hashes(columns) + 1),
+    ),
+    mutant("reordered", "the exchange reorders a key", (segment.ExchangeWriter, "_sort", faulty.reversed_rows)),
+    # -- state
+    mutant(
+        "others-state-dropped",
+        "a superseded state file is dropped for all subtasks",
+        (advance, "_without", lambda _: lambda file, groups: msgspec.structs.replace(file, ranges=())),
+    ),
+    mutant(
+        "older-state-wins", "a new state file counts as the oldest", (advance, "advance_state", faulty.newest_first)
+    ),
+    # -- event time and broadcast
+    mutant(
+        "fastest-subtask",
+        "a stage's watermark is that of its fastest subtask",
+        (advance, "lowest", lambda _: highest),
+    ),
+    mutant(
+        "fastest-input",
+        "an operator's watermark is that of its fastest input",
+        (gate.Gate, "watermarks", faulty.fastest_input),
+    ),
+    mutant(
+        "watermark-overtakes",
+        "a watermark does not wait for records in flight",
+        (
+            watermarks.ChannelWatermarks,
+            "__init__",
+            lambda make: lambda self, groups, reads, edge, **rest: make(self, groups, (), edge, **rest),
+        ),
+        (watermarks.ChannelWatermarks, "passed", faulty.always(None)),
+    ),
+    mutant(
+        "broadcast-twice",
+        "broadcast rows are applied twice",
+        (connect._ConnectOperator, "_take_broadcast", faulty.twice),
+    ),
+    # -- publish and fence
+    mutant(
+        "not-durable", "files count before they are durable", (arrowfile.ArrowFileWriter, "close", faulty.not_closed)
+    ),
+    mutant(
+        "stale-attempts",
+        "committables of a failed epoch go along with the next checkpoint",
+        (epochs.EpochRunner, "_remove_files", faulty.keep_failed_committables),
+        (epochs.EpochRunner, "_next_manifest", faulty.add_failed_committables),
+    ),
+    mutant(
+        "unknown-publish-undone",
+        "files are removed when a publish failed, though it may have happened",
+        (checkpoints.Checkpoints, "publish", faulty.files_removed_when_publish_fails),
+    ),
+    mutant(
+        "publish-over-others",
+        "a taken checkpoint id is held to be one's own",
+        (checkpoints.Checkpoints, "publish", faulty.published_over_others),
+    ),
+    mutant(
+        "takeover-name-freed",
+        "the manifest of a takeover is deleted, so its name is free again",
+        (collect.Collector, "_retire", faulty.names_freed),
+    ),
+    mutant(
+        "generation-unchecked",
+        "nobody asks whether a newer driver exists",
+        (checkpoints.Checkpoints, "superseded", faulty.always(False)),
+    ),
+    mutant(
+        "generation-shared",
+        "a claimed generation is claimed again",
+        (checkpoints.Checkpoints, "claim_generation", faulty.generation_shared),
+    ),
+    mutant(
+        "oldest-restored",
+        "a restart goes on from the oldest checkpoint",
+        (checkpoints.Checkpoints, "ids", lambda ids: lambda self: ids(self)[::-1]),
+    ),
+    mutant(
+        "overtaken-start",
+        "a driver that was overtaken while it started takes over all the same",
+        (checkpoints.Checkpoints, "require_newest", faulty.always(None)),
+    ),
+    # -- commits
+    mutant(
+        "commit-first",
+        "a checkpoint is committed before it exists",
+        (loop.EpochLoop, "_epoch", faulty.told_before_publish),
+    ),
+    mutant(
+        "ack-all",
+        "a commit acknowledges also what was published after it",
+        (commit, "acknowledged", faulty.all_acknowledged),
+    ),
+    mutant(
+        "stale-answer",
+        "after an unknown outcome, what was published meanwhile is forgotten",
+        (commits.SinkCommits, "_ask", faulty.stale_answer),
+    ),
+    mutant(
+        "pending-forgotten",
+        "a manifest does not carry what older ones left to commit",
+        (commits.CommitCoordinator, "states", faulty.no_pending),
+    ),
+    mutant(
+        "table-not-asked",
+        "a start does not ask what the table holds",
+        (start, "settle", lambda _: lambda name, sink, committer: commit.SinkProgress(sink)),
+    ),
+    # -- source
+    mutant("replay-taken", "a replayed micro-batch is taken again", (loop, "judge_batch", faulty.replay_taken)),
+    mutant(
+        "done-early", "a micro-batch counts as ingested once offered", (loop.EpochLoop, "propose", faulty.done_at_once)
+    ),
+    mutant("no-rewind", "the source is not rewound for an older checkpoint", (start, "takeover", faulty.no_rewind)),
+    # -- garbage
+    mutant("retain-less", "a retained checkpoint is expired", (collect, "retired", faulty.one_less)),
+    mutant(
+        "sweep-needed",
+        "the sweep does not ask what checkpoints need",
+        (collect, "garbage", lambda garbage: lambda files, needed, **rest: garbage(files, frozenset(), **rest)),
+    ),
+    mutant(
+        "sweep-running",
+        "the sweep takes files of the running epoch",
+        (collect, "garbage", lambda _: lambda files, needed, **rest: tuple(f for f in files if f not in needed)),
+    ),
+    mutant("no-sweep", "leftovers are never swept", (collect, "garbage", faulty.always(()))),
+    mutant(
+        "unread-forgotten",
+        "what a manifest needs that could not be read counts as nothing",
+        (collect.Collector, "_learn", faulty.unread_forgotten),
+    ),
+    # -- liveness
+    mutant(
+        "deaf-collector",
+        "the collector does not look again after work",
+        (collect.Collector, "step", lambda step: lambda self: WHEN_WOKEN if (pause := step(self)) == 0 else pause),
+    ),
+    mutant("no-drain", "the backlog is not drained", (loop, "decide", faulty.no_drain)),
+    mutant(
+        "late-barrier",
+        "the barrier fires ten times too late",
+        (epochs.Pace, "budget", lambda budget: lambda *args, **rest: 10 * budget(*args, **rest)),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Caught:
+    """The first seed that noticed a mutant; None when none did."""
+
+    seed: int | None
+    message: str
+
+
+def hunt(mutant: Mutant, seeds: range = range(SEEDS_MAX)) -> Caught:
+    """A seed counts only if it passes without the mutant."""
+    for seed in seeds:
+        with mutant.applied():
+            failure = simulate(seed).failure
+        if failure is not None and simulate(seed).failure is None:
+            return Caught(seed, failure.message.partition("\n")[0])
+    return Caught(None, "")
+
+
+def _hunt(name: str) -> Caught:
+    logging.disable(logging.WARNING)
+    return hunt(next(mutant for mutant in MUTANTS if mutant.name == name))
+
+
+def main(names: list[str]) -> int:
+    """Prints the table; returns how many mutants survived."""
+    wanted = [mutant for mutant in MUTANTS if not names or mutant.name in names]
+    survived = 0
+    with multiprocessing.get_context("forkserver").Pool(os.cpu_count()) as pool:
+        for mutant, caught in zip(wanted, pool.imap(_hunt, [mutant.name for mutant in wanted]), strict=True):
+            survived += caught.seed is None
+            how = "SURVIVED" if caught.seed is None else f"seed {caught.seed:<4} {caught.message[:90]}"
+            print(f"{mutant.name:<22} {how}", flush=True)
+    print(f"{len(wanted) - survived} of {len(wanted)} mutants caught within {SEEDS_MAX} seeds")
+    return survived
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]) > 0)

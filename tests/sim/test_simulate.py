@@ -1,0 +1,76 @@
+"""Whole runs under faults, from seeds: a fixed set, and fresh ones each time.
+
+What the simulator found in the product is kept as a mutant that brings the fault back (`overtaken-start`,
+`takeover-name-freed`, `unread-forgotten`, `deaf-collector`, `stale-answer`): seeds mean other runs when it is extended.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import subprocess
+import sys
+
+import pytest
+
+from penstock.testing.simulate import simulate
+from tests.sim.mutants import MUTANTS, hunt
+
+FIXED = range(16)
+FRESH = int(os.environ.get("PENSTOCK_SIM_FRESH", "12"))
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> None:
+    logging.getLogger("penstock").setLevel(logging.ERROR)
+
+
+@pytest.mark.parametrize("seed", FIXED)
+def test_fixed_seeds_pass(seed: int) -> None:
+    """A7, A8, B7, B13, C5, C9."""
+    outcome = simulate(seed)
+    assert outcome.failure is None, outcome.text()
+
+
+def test_fresh_seeds_pass() -> None:
+    """A7, A8, A10, B2, B7, B9, B13, C4, C5, C9: seeds are printed, each replays exactly."""
+    first = random.SystemRandom().randrange(10**9)
+    print(f"seeds {first}..{first + FRESH - 1}")
+    for seed in range(first, first + FRESH):
+        outcome = simulate(seed)
+        assert outcome.failure is None, outcome.text()
+
+
+def test_a_seed_replays_exactly() -> None:
+    """Also in another process, where Python hashes strings differently."""
+    here = [simulate(seed).trace_hash for seed in (1, 2, 1, 2)]
+    assert here[:2] == here[2:]
+    code = "from penstock.testing.simulate import simulate; print(*(simulate(seed).trace_hash for seed in (1, 2)))"
+    environment = {**os.environ, "PYTHONHASHSEED": "7"}
+    there = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert there.stdout.split() == here[:2]
+
+
+def test_a_failure_says_what_happened_and_how_to_see_it_again() -> None:
+    mutant = next(mutant for mutant in MUTANTS if mutant.name == "older-state-wins")
+    caught = hunt(mutant, range(20))
+    assert caught.seed is not None
+    with mutant.applied():
+        text = simulate(caught.seed).text()
+    assert f"seed {caught.seed}: FAILED state: " in text
+    assert f"--seed {caught.seed} --trace" in text
+    assert "create manifests/" in text
+
+
+@pytest.mark.parametrize("name", ["newest-segment-first", "not-durable", "sweep-needed", "no-sweep", "commit-first"])
+def test_mutants_are_noticed(name: str) -> None:
+    """A sample; `make mutants` runs all of them."""
+    mutant = next(mutant for mutant in MUTANTS if mutant.name == name)
+    assert hunt(mutant, range(60)).seed is not None
+
+
+def test_there_are_enough_mutants_and_each_says_what_it_breaks() -> None:
+    assert len(MUTANTS) >= 25
+    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
+    assert all(mutant.what for mutant in MUTANTS)

@@ -1,0 +1,89 @@
+"""Spark SQL on streams: pushed into the source, refused behind an operator."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+import penstock as pen
+from penstock.errors import PipelineError
+from penstock.sinks.paimon_read import read_table
+
+pytestmark = pytest.mark.spark
+
+
+def orders(spark: SparkSession, folder: Path) -> pen.Stream:
+    folder.mkdir(exist_ok=True)
+    rows = [(n % 5, n, n * 0.5, f"2026-11-16 03:00:{n % 60:02d}") for n in range(200)]
+    frame = spark.createDataFrame(rows, "user long, quantity long, price double, ts string")
+    frame.selectExpr("user", "quantity", "price", "cast(ts AS timestamp) AS ts").write.mode("overwrite").parquet(
+        str(folder / "in")
+    )
+    schema = "user long, quantity long, price double, ts timestamp"
+    return pen.read(spark.readStream.schema(schema).parquet(str(folder / "in")), name="orders", event_time="ts")
+
+
+def test_select_where_and_expressions_give_what_batch_sql_gives(spark: SparkSession, tmp_path: Path) -> None:
+    """Item 8: text in the source and in aggregates; two streams of one source."""
+    source = orders(spark, tmp_path)
+    many = source.where("quantity > 20").with_column("value", "price * quantity").select("user", "value", "ts")
+    totals = (
+        source.where("quantity % 2 = 0")
+        .key_by("user")
+        .aggregate(value=pen.sum("price * quantity"), most=pen.max("quantity + 1"), name="totals")
+    )
+    pen.start(
+        many.write(pen.Paimon(str(tmp_path / "lake"), "db.many"), name="many"),
+        totals.write(pen.Paimon(str(tmp_path / "lake"), "db.totals"), name="totals_table"),
+        checkpoint=tmp_path / "checkpoint",
+        trigger="available_now",
+        epoch=None,
+        parallelism=2,
+    ).await_termination()
+    batch = spark.read.parquet(str(tmp_path / "in"))
+    wanted = batch.where("quantity > 20").selectExpr("user", "price * quantity AS value", "ts").collect()
+    found = read_table(str(tmp_path / "lake"), "db.many").to_pylist()
+    assert sorted((row["user"], row["value"]) for row in found) == sorted((row.user, row.value) for row in wanted)
+    expected = (
+        batch.where("quantity % 2 = 0")
+        .groupBy("user")
+        .agg(F.expr("sum(price * quantity) AS value"), F.expr("max(quantity + 1) AS most"))
+        .collect()
+    )
+    rows = read_table(str(tmp_path / "lake"), "db.totals").to_pylist()
+    newest = {row["user"]: (row["value"], row["most"]) for row in rows}
+    assert newest == {row.user: (row.value, row.most) for row in expected}
+
+
+def test_windows_take_expressions_too(spark: SparkSession, tmp_path: Path) -> None:
+    """Item 8: the computed column is in front of the operator, not among its results."""
+    windowed = orders(spark, tmp_path).key_by("user").window(pen.tumbling("10 s"))
+    stream = windowed.aggregate(value=pen.sum("price * quantity"), name="windows")
+    assert stream.schema.names == ["user", "window_start", "window_end", "value"]
+
+
+def test_what_cannot_be_pushed_down_is_refused_in_words(spark: SparkSession, tmp_path: Path) -> None:
+    """E5."""
+    source = orders(spark, tmp_path)
+    behind = source.map_batches(lambda batch: batch)
+    with pytest.raises(PipelineError, match=r"where\(\) behind an operator"):
+        behind.where("quantity > 1")
+    with pytest.raises(PipelineError, match=r"'price \* quantity' behind an operator"):
+        behind.key_by("user").aggregate(n=pen.sum("price * quantity"))
+    with pytest.raises(PipelineError, match="quantitty"):
+        source.where("quantitty > 1")
+    with pytest.raises(PipelineError, match="Spark SQL cannot read it"):
+        source.select("quantity +")
+    with pytest.raises(PipelineError, match="several rows at once"):
+        source.select("sum(quantity)", "max(ts) AS ts")
+    with pytest.raises(PipelineError, match="several rows at once"):
+        source.select("ts", "row_number() OVER (PARTITION BY user ORDER BY ts) AS nth")
+    with pytest.raises(PipelineError, match="other rows each time"):
+        source.with_column("dice", "rand()")
+    with pytest.raises(PipelineError, match="drops the event time 'ts'"):
+        source.select("user")
+    with pytest.raises(PipelineError, match="quantitty"):
+        source.key_by("user").aggregate(n=pen.sum("quantitty"))
