@@ -308,7 +308,7 @@ class _Attempt:
             operator = cast("TimedOperator", self._operators[0])
             for emitted in operator.advance(self._time):
                 self._emit(0, iter((emitted,)))
-                if barrier.fired():
+                if not isinstance(emitted, Side) and barrier.fired():
                     return False
         self._done_until = self._time.lowest
         return True

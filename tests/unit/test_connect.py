@@ -13,6 +13,7 @@ import pytest
 import penstock as pen
 from penstock.engine.cluster import StageJob
 from penstock.observe.events import EpochPublished, Event
+from penstock.testing import Harness
 from penstock.testing.inline import InlineCluster, InlineRun, stream_of
 from penstock.testing.tables import Memory, memory_table
 from tests.unit.engine_jobs import FakeClock, crash_in_job, epochs, run_until, slow_map
@@ -377,3 +378,41 @@ def test_rescaling_live_keeps_broadcast_state_and_position_together(
     assert Counter(row["number"] for row in rows) == Counter(range(1500))
     assert all(row["total"] == sum(amounts[: row["known"]]) for row in rows)
     assert all(row["known"] >= 60 * (row["number"] // 500 + 1) for row in rows)
+
+
+class Matched(pen.ConnectProcess):
+    """Pairs an order with its payment; an order without one for a minute goes on the side."""
+
+    inputs = ("orders", "payments")
+    output = pa.schema([("user", pa.int64()), ("number", pa.int64())])
+    sides = {"unpaid": pa.schema([("user", pa.int64())])}  # noqa: RUF012 - as users write it
+    order = pen.value(pa.int64())
+
+    def process(self, port, key, rows, state, out, timers):
+        for row in rows:
+            if port == "orders":
+                state.order = row["number"]
+                timers.after("1 min")
+            elif state.order is not None:
+                out.emit(user=key["user"], number=state.order)
+                state.order = None
+                timers.cancel()
+
+    def on_timer(self, key, time, state, out, timers):
+        out.side("unpaid").emit(user=key["user"])
+        state.order = None
+
+
+def test_connected_inputs_share_timers_and_have_side_outputs() -> None:
+    """D3, D4."""
+    orders, payments = (stream_of(ROWS, name).key_by("user") for name in ("orders", "payments"))
+    stream = orders.connect(payments, process=Matched, name="matched")
+    harness = Harness(stream, unpaid=stream.side("unpaid"))
+    harness.feed(orders=[{"user": user, "number": 10 + user} for user in range(5)])
+    harness.rescale(3)
+    harness.crash()
+    harness.feed(payments=[{"user": user, "number": 0} for user in (1, 3)])
+    harness.pass_time("2 min")
+    assert sorted(row["number"] for row in harness.output()) == [11, 13]
+    assert sorted(row["user"] for row in harness.output("unpaid")) == [0, 2, 4]
+    assert harness.state("matched") == []

@@ -144,8 +144,9 @@ class TimedOperator(Operator, Protocol):
 
         Called at the beginning of an epoch and whenever the watermark of a key group has moved, always between two
         slices. It yields often (every few thousand rows, about every 20 ms), also an empty batch, because the barrier
-        can end it after each yield. At a yield the state must already say what the yielded rows say: the generator may
-        not be resumed, and the next epoch then calls `advance` again for the rest.
+        can end it after each yield, except that of a `Side`: what belongs together ends with a batch. At a yield the
+        state must already say what the yielded rows say: the generator may not be resumed, and the next epoch then
+        calls `advance` again for the rest.
         """
         ...
 

@@ -9,6 +9,7 @@ import copy
 import heapq
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from time import perf_counter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -16,8 +17,19 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.channel.barrier import Slicer
 from penstock.errors import OperatorFailed
-from penstock.operators.base import MAIN_STATE, NO_WATERMARK, Due, Emitted, OperatorContext, Records, StateSchema, Time
+from penstock.operators.base import (
+    MAIN_STATE,
+    NO_WATERMARK,
+    Due,
+    Emitted,
+    OperatorContext,
+    Records,
+    Side,
+    StateSchema,
+    Time,
+)
 from penstock.operators.convert import python_rows
 from penstock.operators.failing import operator_failed, record_of
 from penstock.operators.grouping import group_rows
@@ -30,8 +42,6 @@ from penstock.state.ranges import Entries
 if TYPE_CHECKING:
     from penstock.operators.process import Process
 
-TIMERS_PER_YIELD = 128
-"""Calls of user code between two looks at the clock: short where a call is dear, long against the cost of a lookup."""
 _TIMERS_READ = 4096
 
 Call: TypeAlias = Callable[[dict[str, Any], list[dict[str, Any]], Any, Collector, Timers], None]
@@ -124,6 +134,8 @@ class KeyedCode:
         self._timers = TimerStore(context.states, context) if TIMERS in context.states else None
         self._time: Time | None = None
         self._all_fired = False
+        # The task cuts rows to steps of about 20 ms; timers are cut here, by the same rule.
+        self._slicer = Slicer()
 
     # -- rows ----------------------------------------------------------------------------------------------------
 
@@ -220,14 +232,18 @@ class KeyedCode:
             again = True
             while again and (read := line.due(groups, until)) is not None:
                 by_time = np.argsort(read.keys.column(0).to_numpy(), kind="stable")
-                for start in range(0, len(by_time), TIMERS_PER_YIELD):
-                    chunk = read.take(np.sort(by_time[start : start + TIMERS_PER_YIELD]))
+                again, done = False, 0
+                while done < len(by_time) and not again:
+                    rows = by_time[done : done + self._slicer.rows(float("inf"))]
+                    chunk, started = read.take(np.sort(rows)), perf_counter()
                     emitted, again = self._fire_chunk(chunk, time, int(until.max()), event=event)
                     line.remove(chunk)
-                    yield from emitted
-                    yield pa.RecordBatch.from_pylist([], schema=self._shape.output)
-                    if again:
-                        break
+                    self._slicer.observe(len(rows), perf_counter() - started)
+                    done += len(rows)
+                    # The barrier may end this after a main batch, so that comes last.
+                    yield from (part for part in emitted if isinstance(part, Side))
+                    nothing = pa.RecordBatch.from_pylist([], schema=self._shape.output)
+                    yield next((part for part in emitted if not isinstance(part, Side)), nothing)
 
     def _fire_chunk(self, chunk: Entries, time: Time, last: int, *, event: bool) -> tuple[list[Emitted], bool]:
         """Fires the timers of a chunk, and those that user code sets meanwhile and that come before its end."""
