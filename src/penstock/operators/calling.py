@@ -39,7 +39,7 @@ GATHER_S = 0.005
 """How long calls that ended may wait for others, to be handled together."""
 LATENCIES = 101
 """A usual call is the median of so many."""
-MARGIN = 1.2
+MARGIN = 1.1
 """A call is not begun when less time is left than this many times a usual call: it would be abandoned."""
 ROUNDS = 2
 """If a usual call takes longer than the epoch, calls have this many times as long, from the first one on."""
