@@ -85,7 +85,7 @@ def table(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(_rows)
 def test_a_fold_is_what_pypaimon_makes_of_the_rows_one_by_one(table: private.Table, rows: list[Any]) -> None:
-    files = DataFiles(table, Kind.of(table))
+    files = DataFiles(table, Kind.of(table), lambda _: None)
     writer = _Both(table, (), 0, table.options, files._folds)
     columns = private.columns_of(table)
     batch = pa.record_batch(

@@ -16,7 +16,7 @@ from penstock.sinks.paimon import Paimon
 from penstock.sinks.upkeep import Upkeep
 from tests.sinks.second_reader import root_of
 from tests.sinks.tables import SCHEMA, every_file
-from tests.sinks.upkeep_tables import EAGER, Crash, Steps, Story, steps
+from tests.sinks.upkeep_tables import EAGER, Crash, Steps, Story, newest_commit, steps
 
 __all__ = ["steps"]
 
@@ -46,7 +46,7 @@ class World:
         folder = self._folder / str(self._count)
         shutil.copytree(self._folder / "0", folder)
         story = Story(Paimon(str(folder / "lake"), "shop.words"))
-        story.committer.committed_up_to()
+        newest_commit(story.committer)
         story.checkpoint = COMMITS
         return story
 

@@ -19,7 +19,7 @@ from penstock.sinks.paimon_upkeep.files import KeptTable
 from penstock.sinks.upkeep import Upkeep
 from tests.sinks.second_reader import files_of, ids_at, root_of, snapshot_json, snapshots_of
 from tests.sinks.tables import SCHEMA, commit, data_files, epoch, every_file, ids_of, rows, write
-from tests.sinks.upkeep_tables import EAGER, Story, story, travel
+from tests.sinks.upkeep_tables import EAGER, Story, newest_commit, story, travel
 
 __all__ = ["story"]
 
@@ -83,7 +83,7 @@ def test_the_newest_snapshot_of_the_query_stays_whatever_others_commit(story: St
     report = story.keeper(EXPIRE).step()
     assert (report.snapshots_expired, report.held_by) == (1, story.user)
     assert snapshots_of(story.sink)[0] == 2
-    receipt = story.sink.open_committer(story.user).committed_up_to(2)
+    receipt = newest_commit(story.sink.open_committer(story.user), 2)
     assert receipt is not None
     assert receipt.checkpoint == 2
     story.commit()  # the committer that read up to snapshot 2 finds all that followed
@@ -93,7 +93,7 @@ def test_nothing_expires_before_the_query_has_committed(story: Story) -> None:
     others = story.sink.open_committer("somebody")
     for checkpoint in range(1, 5):
         commit(others, checkpoint, epoch(story.sink, checkpoint))
-    story.committer.committed_up_to()
+    newest_commit(story.committer)
     assert story.keeper(EXPIRE).step().snapshots_expired == 0
     story.commit()
 

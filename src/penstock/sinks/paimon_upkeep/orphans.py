@@ -19,7 +19,7 @@ from penstock.sinks.paimon_upkeep.files import KeptTable, ManifestMeta
 
 # Folders of a table that hold no data files.
 _METADATA = {"snapshot", "schema", "manifest", "tag", "branch", "consumer", "changelog", "index", "statistics"}
-_HIDDEN = re.compile(r"\.(snapshot-\d+|LATEST|EARLIEST)\.[0-9a-f-]{36}\.tmp")
+_HIDDEN = re.compile(r"\.(snapshot-\d+|LATEST|EARLIEST)\.[0-9A-Za-z_.-]{36,}\.tmp")
 _DATA = re.compile(r".*[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}-\d+\.(parquet|orc|avro)(\.row)?")
 # Names of data files hold one. It is looked for in the committables' bytes, so those of other tables do no harm.
 _UUID = re.compile(rb"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
