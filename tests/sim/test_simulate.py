@@ -6,7 +6,6 @@ What the simulator found in the product is kept as a mutant that brings the faul
 
 from __future__ import annotations
 
-import logging
 import os
 import random
 import subprocess
@@ -19,11 +18,6 @@ from tests.sim.mutants import MUTANTS, hunt
 
 FIXED = range(16)
 FRESH = int(os.environ.get("PENSTOCK_SIM_FRESH", "12"))
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> None:
-    logging.getLogger("penstock").setLevel(logging.ERROR)
 
 
 @pytest.mark.parametrize("seed", FIXED)

@@ -3,7 +3,6 @@ stall; a dictionary says what the table must hold in the end."""
 
 from __future__ import annotations
 
-import logging
 from collections import defaultdict
 
 import pyarrow as pa
@@ -23,7 +22,6 @@ class QueryMachine(RuleBasedStateMachine):
 
     @initialize(seed=st.integers(0, 1000), two_keyed=st.booleans(), row_cost=st.sampled_from([0.0, 0.1, 0.3]))
     def begin(self, seed: int, two_keyed: bool, row_cost: float) -> None:
-        logging.getLogger("penstock").setLevel(logging.ERROR)
         self.world = world = World(seed)
         world.faults.on = False
         world.epoch_s = 0.3

@@ -24,7 +24,7 @@ import penstock as pen
 from penstock.engine.query import Query
 from penstock.errors import PenstockError
 from penstock.observe.events import EpochPublished, Event
-from tests.spark.matrix_data import Faults
+from tests.spark.matrix_data import Faults, batches_of_files
 from tests.spark.matrix_shapes import SHAPES, Shape
 
 TIMEOUT_S = 180
@@ -88,6 +88,8 @@ class Outcome:
     checkpoints: int
     in_flight: int
     """Rows in flight when the parallelism changed."""
+    joined: int
+    """Files that Spark put into a micro-batch with another one, after a failure."""
     seconds: float
 
 
@@ -110,7 +112,9 @@ class Run:
         self._phase(self._chance.randint(1, highest), end="fail", after=self._chance.randint(1, 3))
         self._phase(self._chance.randint(1, highest), end="finish")
         faults = self._shape.check(self._folder, self._input)
-        return Outcome(faults, self._checkpoints, in_flight, time.monotonic() - started)
+        files = batches_of_files(self._folder / "checkpoint" / "source")
+        joined = len(files) - len({(source, batch) for (source, _), batch in files.items()})
+        return Outcome(faults, self._checkpoints, in_flight, joined, time.monotonic() - started)
 
     def _phase(self, parallelism: int, *, end: str, after: int = 0) -> int:
         """Runs one query; returns the rows that were in flight when it began."""
@@ -196,7 +200,7 @@ def run_one(spark: SparkSession, case: Case) -> bool:
         verdict = "FAIL" if outcome.faults.any() else "ok  "
         print(
             f"{verdict} {case}: {outcome.faults}; {outcome.checkpoints} checkpoints, {outcome.in_flight} rows in "
-            f"flight at the rescale, {outcome.seconds:.1f} s",
+            f"flight at the rescale, {outcome.joined} files joined by Spark, {outcome.seconds:.1f} s",
             flush=True,
         )
         return not outcome.faults.any()
