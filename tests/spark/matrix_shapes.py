@@ -139,11 +139,12 @@ class Shape:
     sources: tuple[str, ...] = ("a",)
     checks: Callable[[Faults, Path, Input], None] = _check
     pads: tuple[int, ...] = (0, 10)
+    rows: int = ROWS
     options: Mapping[str, Any] = field(default_factory=dict)
     stages: Callable[[int, Case], int | dict[str, int]] = lambda parallelism, _: parallelism
 
     def input(self, seed: int, rows: int | None = None, *, slow: bool) -> Input:
-        rows = rows or (SLOW_ROWS if slow else ROWS)
+        rows = rows or (SLOW_ROWS if slow else self.rows)
         return make_input(self.sources, rows // len(self.sources), seed, self.pads)
 
     def outputs(self, spark: SparkSession, folder: Path, *, slow: bool) -> Sequence[pen.Output]:
@@ -280,6 +281,7 @@ SHAPES: dict[str, Shape] = {
     "large_records": Shape(
         _large,
         pads=LARGE,
+        rows=150,
         options={"prefetch_bytes": 8 * BUFFER, "segment_bytes": 8 * BUFFER, "max_in_flight": "10 GB"},
     ),
 }
