@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -165,3 +165,20 @@ class Sink(Protocol):
     def listeners(self) -> tuple[CommitListener, ...]:
         """Listeners that belong to the sink itself; users add their own with ``write(sink, listeners=…)``."""
         ...
+
+
+class SinkDefaults:
+    """A sink without routing, without listeners of its own, whose writers need nothing from a takeover."""
+
+    __slots__ = ()
+
+    def routing(self, schema: pa.Schema) -> Routing | None:
+        del schema
+        return None
+
+    def taken_over(self, checkpoint: CheckpointId, pending: Sequence[Committable]) -> Self:
+        del checkpoint, pending
+        return self
+
+    def listeners(self) -> tuple[CommitListener, ...]:
+        return ()

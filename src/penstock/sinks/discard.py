@@ -12,13 +12,12 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from penstock.protocol.ids import CheckpointId, Generation
-from penstock.sinks.base import CommitPermit, CommitReceipt, Committable, WriterContext
-from penstock.sinks.listeners import CommitListener
+from penstock.protocol.ids import Generation
+from penstock.sinks.base import CommitPermit, CommitReceipt, Committable, SinkDefaults, WriterContext
 
 
 @dataclass(frozen=True, slots=True)
-class Discard:
+class Discard(SinkDefaults):
     """Drops every row, as Spark's ``noop`` format does.
 
     >>> Discard().description
@@ -31,23 +30,14 @@ class Discard:
     def description(self) -> str:
         return "discard"
 
-    def routing(self, schema: pa.Schema) -> None:
-        """Any row can be dropped anywhere."""
-
     def check(self, schema: pa.Schema) -> None:
         """Every schema can be dropped."""
-
-    def taken_over(self, checkpoint: CheckpointId, pending: Sequence[Committable]) -> Discard:
-        return self
 
     def open_writer(self, context: WriterContext, schema: pa.Schema) -> DiscardWriter:
         return DiscardWriter()
 
     def open_committer(self, commit_user: str) -> DiscardCommitter:
         return DiscardCommitter()
-
-    def listeners(self) -> tuple[CommitListener, ...]:
-        return ()
 
 
 class DiscardWriter:

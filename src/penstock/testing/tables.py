@@ -10,10 +10,9 @@ import pyarrow as pa
 
 from penstock.errors import Fenced
 from penstock.protocol.commit import CommitPermit, CommitReceipt
-from penstock.protocol.ids import CheckpointId, Generation
+from penstock.protocol.ids import Generation
 from penstock.protocol.manifest import Committable
-from penstock.sinks.base import WriterContext
-from penstock.sinks.listeners import CommitListener
+from penstock.sinks.base import SinkDefaults, WriterContext
 
 
 @dataclass(slots=True)
@@ -48,7 +47,7 @@ def memory_table(name: str) -> MemoryTable:
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class Memory(SinkDefaults):
     """A sink into the table of that name in this process."""
 
     name: str
@@ -56,13 +55,6 @@ class Memory:
     @property
     def description(self) -> str:
         return f"memory table {self.name}"
-
-    def routing(self, schema: pa.Schema) -> None:
-        """Batches are kept as they come."""
-
-    def taken_over(self, checkpoint: CheckpointId, pending: Sequence[Committable]) -> Memory:
-        del checkpoint, pending
-        return self
 
     def check(self, schema: pa.Schema) -> None:
         memory_table(self.name).schema = schema
@@ -73,9 +65,6 @@ class Memory:
 
     def open_committer(self, commit_user: str) -> MemoryCommitter:
         return MemoryCommitter(memory_table(self.name), commit_user)
-
-    def listeners(self) -> tuple[CommitListener, ...]:
-        return ()
 
 
 class MemoryWriter:

@@ -17,8 +17,7 @@ from penstock.errors import CommitFailed, Fenced, StorageFailed
 from penstock.protocol.commit import CommitPermit, CommitReceipt
 from penstock.protocol.ids import CheckpointId, Generation
 from penstock.protocol.manifest import Committable
-from penstock.sinks.base import WriterContext
-from penstock.sinks.listeners import CommitListener
+from penstock.sinks.base import SinkDefaults, WriterContext
 from penstock.testing.simulate.faults import Fault
 from penstock.testing.simulate.fibers import Process
 
@@ -87,7 +86,7 @@ class SimTable:
 
 
 @dataclass(frozen=True, slots=True)
-class SimSink:
+class SimSink(SinkDefaults):
     """A sink into a table of the world."""
 
     table: SimTable
@@ -95,16 +94,6 @@ class SimSink:
     @property
     def description(self) -> str:
         return f"simulated table {self.table.name}"
-
-    def routing(self, schema: pa.Schema) -> None:
-        """Any writer may get any row."""
-
-    def taken_over(self, checkpoint: CheckpointId, pending: Sequence[Committable]) -> SimSink:
-        del checkpoint, pending
-        return self
-
-    def listeners(self) -> tuple[CommitListener, ...]:
-        return ()
 
     def check(self, schema: pa.Schema) -> None:
         """Nothing to prepare."""
