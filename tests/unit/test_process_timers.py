@@ -129,6 +129,15 @@ def test_timers_of_one_key_fire_in_the_order_of_time() -> None:
     assert harness.state("alarms", "event_timers") == []
 
 
+def test_a_timer_set_by_a_timer_fires_after_another_one_of_the_same_moment() -> None:
+    """D3: "link" is set for second 2 by "chain"; "a", which fires before it, must not make the key forget it."""
+    harness = Harness(events().process(Alarms, name="alarms"))
+    harness.feed([event(0, 0, "chain"), event(0, 2, "a")])
+    harness.settle()
+    assert [(row["name"], row["time"]) for row in harness.output()] == [("chain", 0), ("a", 2), ("link", 2)]
+    assert harness.state("alarms", "timers") == []
+
+
 def test_the_barrier_can_end_the_firing_of_many_timers() -> None:
     """A2, D3: 3,000 timers are due at once; epochs end before all have fired, and nothing is lost or fires twice."""
 

@@ -33,7 +33,7 @@ from penstock.operators.base import (
 from penstock.operators.convert import python_rows
 from penstock.operators.failing import operator_failed, record_of
 from penstock.operators.grouping import group_rows
-from penstock.operators.timers import TIMERS, Timers, TimerStore, moment_of, timer_tables
+from penstock.operators.timers import TIMERS, Setting, Timers, TimerStore, moment_of, timer_tables
 from penstock.operators.user_output import Collector, Misfit
 from penstock.operators.user_state import ROW_EXPIRES, StateField, StateLayout, Unfit, state_schema
 from penstock.state.keys import normalise
@@ -268,21 +268,24 @@ class KeyedCode:
             pending = [(row["__time"], row["__name"]) for row in rows]
             planned = {name: moment for moment, name in pending}
             heapq.heapify(pending)
-            changes = timers.changes_of_key()
+            changes, kept = timers.changes_of_key(), dict[str, Setting | None]()
             while pending:
                 moment, name = heapq.heappop(pending)
                 if planned.get(name) != moment:
                     continue  # moved or cancelled meanwhile
                 del planned[name]
-                changes[name] = None
+                changes.clear()  # what is in it afterwards, this call did
                 timers.name = name
                 on_timer(key, moment_of(moment), view, out, timers)
+                kept[name] = None
                 for changed, setting in changes.items():
                     planned.pop(changed, None)
+                    kept[changed] = setting
                     if setting is not None and setting.event == event and setting.time <= end:
-                        planned[changed] = setting.time
+                        planned[changed], kept[changed] = setting.time, None
                         heapq.heappush(pending, (setting.time, changed))
-                        changes[changed] = None
+            changes.clear()
+            changes.update(kept)
 
         return call
 
