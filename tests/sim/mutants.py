@@ -20,8 +20,7 @@ import msgspec
 
 from penstock import task
 from penstock.channel import gate, live, scan, segment, watermarks
-from penstock.engine import checkpoints, collect, commits, epochs, loop, start
-from penstock.engine.background import WHEN_WOKEN
+from penstock.engine import attempts, checkpoints, collect, commits, epochs, loop, start
 from penstock.operators import connect
 from penstock.protocol import advance, commit, plan
 from penstock.protocol.eventtime import highest
@@ -206,11 +205,26 @@ MUTANTS = (
         "what a manifest needs that could not be read counts as nothing",
         (collect.Collector, "_learn", faulty.unread_forgotten),
     ),
+    mutant(
+        "hasty-collector",
+        "the collector ends before it collected what was published last",
+        (collect.Collector, "step", lambda step: lambda self: None if self._ending else step(self)),
+    ),
+    mutant(
+        "losers-kept",
+        "table files of attempts that lost are not looked for",
+        (attempts.AttemptFiles, "sweep", faulty.always(False)),
+    ),
+    mutant(
+        "losers-forgotten",
+        "announcements of attempts that lost are removed, their table files are not",
+        (attempts, "judge_attempts", faulty.losers_forgotten),
+    ),
     # -- liveness
     mutant(
-        "deaf-collector",
-        "the collector does not look again after work",
-        (collect.Collector, "step", lambda step: lambda self: WHEN_WOKEN if (pause := step(self)) == 0 else pause),
+        "deaf-sink",
+        "a sink is not told that a checkpoint was published",
+        (commits.SinkCommits, "published", faulty.unwoken),
     ),
     mutant("no-drain", "the backlog is not drained", (loop, "decide", faulty.no_drain)),
     mutant(

@@ -28,7 +28,7 @@ class QueryMachine(RuleBasedStateMachine):
         world._options["epoch"] = 0.3
         shape = Shape(1, False, False, two_keyed, False, False, False, False, row_cost, 0.0)
         world.shape, world._pipeline = shape, pipeline_of(shape, world)
-        world.records.tables[:] = [pa.table({name: [] for name in SCHEMA.names}, schema=SCHEMA)]
+        world.records.tables[:] = [pa.RecordBatch.from_pylist([], schema=SCHEMA)]
         world.records.hashes.update(_hashes())
         world.source.tables, world.source.ends = world.records.tables, False
         self.model: dict[int, list[int]] = defaultdict(list)
@@ -46,7 +46,7 @@ class QueryMachine(RuleBasedStateMachine):
         columns = {"id": ids, "key": keys, "coarse": [key // 3 for key in keys], "pad": [""] * len(keys)}
         columns |= {"ts": [number * 1_000_000 for number in ids], "rules": zeros, "n1": zeros, "n2": zeros}
         tables = self.world.records.tables
-        tables[0] = pa.concat_tables([tables[0], pa.table(columns, schema=SCHEMA)]).combine_chunks()
+        tables[0] = pa.concat_batches([tables[0], pa.RecordBatch.from_pydict(columns, schema=SCHEMA)])
 
     @rule(seconds=st.sampled_from([0.01, 0.1, 0.5, 3.0]))
     def time_passes(self, seconds: float) -> None:

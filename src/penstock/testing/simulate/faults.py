@@ -1,7 +1,7 @@
 """What goes wrong, and when: drawn from the seed, at each operation that leaves a process.
 
 A seed enables some kinds of faults only, each with a rate of its own: a run in which everything fails all the time
-finds less than many runs that differ.
+finds less than many runs that differ. Some seeds aim at one kind of operation, so that rare ones get their share.
 """
 
 from __future__ import annotations
@@ -23,9 +23,34 @@ class Fault(Enum):
     PAUSE = "process paused"
 
 
+AIMS = (
+    "create generations",
+    "create manifests",
+    "read manifests",
+    "list manifests",
+    "list segments",
+    "list attempts",
+    "delete ",
+    "open ",
+    "close ",
+    "job ",
+    "offsets of",
+    "commit of",
+    " ask",
+    " prepare",
+    " publish",
+    " fence",
+    " write",
+    " remove",
+)
+"""What operations are called, as in the trace."""
+
+_AIMED = (Fault.FAIL_BEFORE, Fault.FAIL_AFTER, Fault.CRASH_BEFORE, Fault.CRASH_AFTER, Fault.PAUSE)
+
+
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Probabilities per operation or attempt, and how often each kind may happen in one run."""
+    """Probabilities per operation or attempt; `aimed` is that of operations whose name contains `aim`."""
 
     slow: float
     store_failure: float
@@ -40,6 +65,12 @@ class Rates:
     table_delay: float
     foreign_commit: float
     list_lag_s: float
+    aim: str
+    aimed: float
+
+    @property
+    def store_may_fail(self) -> bool:
+        return self.store_failure > 0 or self.aimed > 0
 
     @classmethod
     def draw(cls, rng: random.Random) -> Rates:
@@ -60,6 +91,8 @@ class Rates:
             table_delay=rate(1.0),
             foreign_commit=rate(0.5),
             list_lag_s=rate(2.0, 0.25),
+            aim=rng.choice(AIMS),
+            aimed=rate(0.6, 0.4),
         )
 
 
@@ -79,11 +112,13 @@ class Faults:
             return True
         return False
 
-    def on_store(self, *, driver: bool) -> Fault:
+    def on_store(self, what: str, *, driver: bool) -> Fault:
         """For one call of the store or the table."""
         if not self.on:
             return Fault.NONE
         rates = self.rates
+        if rates.aimed and rates.aim in what and self.costly(rates.aimed):
+            return self._rng.choice(_AIMED if driver else _AIMED[:2])
         if self.costly(rates.store_failure):
             return self._rng.choice((Fault.FAIL_BEFORE, Fault.FAIL_AFTER))
         if driver and self.costly(rates.driver_crash):

@@ -142,7 +142,7 @@ def _numbering(world: World, key_column: str, number_column: str, row_cost_s: fl
 class Records:
     """What the sources deliver: a log per source, and which keys are hot."""
 
-    tables: list[pa.Table]
+    tables: list[pa.RecordBatch]
     hashes: dict[int, int]
     """Spark's hash by key value."""
 
@@ -169,7 +169,7 @@ class Records:
         return [row for table in self.tables for row in table.to_pylist() if row["id"] < RULES_FROM_ID]
 
 
-def _table(first_id: int, keys: list[int], pads: list[str], times: list[int]) -> pa.Table:
+def _table(first_id: int, keys: list[int], pads: list[str], times: list[int]) -> pa.RecordBatch:
     zeros = [0] * len(keys)
     columns = {
         "id": list(range(first_id, first_id + len(keys))),
@@ -181,7 +181,7 @@ def _table(first_id: int, keys: list[int], pads: list[str], times: list[int]) ->
         "n1": zeros,
         "n2": zeros,
     }
-    return pa.table(columns, schema=SCHEMA)
+    return pa.RecordBatch.from_pydict(columns, schema=SCHEMA)
 
 
 def group_of(value: int, hashes: dict[int, int], max_parallelism: int) -> int:

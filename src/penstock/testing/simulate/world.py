@@ -16,6 +16,7 @@ from penstock.engine.loop import EpochLoop
 from penstock.engine.query import Query
 from penstock.engine.start import Surroundings, start_query
 from penstock.errors import PenstockError
+from penstock.graph import Stage
 from penstock.store.base import Store
 from penstock.task import Limits
 from penstock.testing.simulate.checks import Checks
@@ -125,7 +126,6 @@ class World:
         self._supervisor = self.scheduler.current
         self.drivers: list[SimDriver] = []
         self._executors: list[Process] = []
-        self._attempts = 0
         self.table_stalls: set[str] = set()
         """Tables that answer nothing for the time being."""
 
@@ -301,7 +301,7 @@ class World:
         """A process asks for something outside: time passes, others run, and something may go wrong."""
         if self.trace.events > EVENTS_MAX:
             self.scheduler.fail(f"liveness: not at its end after {EVENTS_MAX} events")
-        fault = self.faults.on_store(driver=process.name.startswith("d"))
+        fault = self.faults.on_store(what, driver=process.name.startswith("d"))
         latency_s = 0.002 * self.rng.random()
         match fault:
             case Fault.SLOW:
@@ -332,8 +332,9 @@ class World:
             else:
                 self.crash(process)
 
-    def executor(self, name: str) -> Process:
-        process = Process(name)
+    def executor(self) -> Process:
+        """The process of a new attempt."""
+        process = Process(f"a{len(self._executors) + 1}")
         self._executors.append(process)
         rates = self.faults.rates
         if self.faults.costly(rates.attempt_crash):
@@ -344,9 +345,8 @@ class World:
             process.slowness = 10.0
         return process
 
-    def next_attempt(self) -> int:
-        self._attempts += 1
-        return self._attempts
+    def stage_number(self, stage: Stage) -> int:
+        return [other.name for other in self._pipeline.stages].index(stage.name)
 
     def next_offsets(self, batch: int) -> Offsets:
         """How much a micro-batch takes of each source."""
