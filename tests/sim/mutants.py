@@ -10,6 +10,7 @@ import logging
 import multiprocessing
 import os
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -241,16 +242,18 @@ class Caught:
 
     seed: int | None
     message: str
+    real_s: float
 
 
 def hunt(mutant: Mutant, seeds: range = range(SEEDS_MAX)) -> Caught:
     """A seed counts only if it passes without the mutant."""
+    started = time.perf_counter()
     for seed in seeds:
         with mutant.applied():
             failure = simulate(seed).failure
         if failure is not None and simulate(seed).failure is None:
-            return Caught(seed, failure.message.partition("\n")[0])
-    return Caught(None, "")
+            return Caught(seed, failure.message.partition("\n")[0], time.perf_counter() - started)
+    return Caught(None, "SURVIVED", time.perf_counter() - started)
 
 
 def _hunt(name: str) -> Caught:
@@ -261,13 +264,17 @@ def _hunt(name: str) -> Caught:
 def main(names: list[str]) -> int:
     """Prints the table; returns how many mutants survived."""
     wanted = [mutant for mutant in MUTANTS if not names or mutant.name in names]
-    survived = 0
+    survived, started = 0, time.perf_counter()
+    print(f"{'mutant':<22} seed    time  what the checker said")
     with multiprocessing.get_context("forkserver").Pool(os.cpu_count()) as pool:
         for mutant, caught in zip(wanted, pool.imap(_hunt, [mutant.name for mutant in wanted]), strict=True):
             survived += caught.seed is None
-            how = "SURVIVED" if caught.seed is None else f"seed {caught.seed:<4} {caught.message[:90]}"
-            print(f"{mutant.name:<22} {how}", flush=True)
-    print(f"{len(wanted) - survived} of {len(wanted)} mutants caught within {SEEDS_MAX} seeds")
+            seed = "-" if caught.seed is None else caught.seed
+            print(f"{mutant.name:<22} {seed:>4} {caught.real_s:5.0f} s  {caught.message[:100]}", flush=True)
+    print(
+        f"{len(wanted) - survived} of {len(wanted)} mutants caught within {SEEDS_MAX} seeds,"
+        f" {time.perf_counter() - started:.0f} s"
+    )
     return survived
 
 
