@@ -6,7 +6,6 @@ a checker fails, and prints which seed caught which mutant, by which checker.
 
 from __future__ import annotations
 
-import logging
 import multiprocessing
 import os
 import sys
@@ -28,6 +27,7 @@ from penstock.protocol.eventtime import highest
 from penstock.protocol.manifest import Segment
 from penstock.store import arrowfile
 from penstock.testing.simulate import simulate
+from penstock.testing.simulate.runner import quiet
 from tests.sim import faulty
 
 SEEDS_MAX = 500
@@ -257,7 +257,7 @@ def hunt(mutant: Mutant, seeds: range = range(SEEDS_MAX)) -> Caught:
 
 
 def _hunt(name: str) -> Caught:
-    logging.disable(logging.WARNING)
+    quiet()
     return hunt(next(mutant for mutant in MUTANTS if mutant.name == name))
 
 
