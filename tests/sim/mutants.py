@@ -187,6 +187,11 @@ MUTANTS = (
     mutant(
         "done-early", "a micro-batch counts as ingested once offered", (loop.EpochLoop, "propose", faulty.done_at_once)
     ),
+    mutant(
+        "zombie-rewinds",
+        "a driver that was replaced rewinds the source all the same",
+        (start, "_rewind", lambda _: lambda feed, _checkpoints, owned: feed.rewind(owned.manifest.source.batch_id)),
+    ),
     mutant("no-rewind", "the source is not rewound for an older checkpoint", (start, "takeover", faulty.no_rewind)),
     # -- garbage
     mutant("retain-less", "a retained checkpoint is expired", (collect, "retired", faulty.one_less)),
@@ -205,11 +210,6 @@ MUTANTS = (
         "unread-forgotten",
         "what a manifest needs that could not be read counts as nothing",
         (collect.Collector, "_learn", faulty.unread_forgotten),
-    ),
-    mutant(
-        "hasty-collector",
-        "the collector ends before it collected what was published last",
-        (collect.Collector, "step", lambda step: lambda self: None if self._ending else step(self)),
     ),
     mutant(
         "losers-kept",

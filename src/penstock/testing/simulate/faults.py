@@ -27,15 +27,12 @@ AIMS = (
     "create generations",
     "create manifests",
     "read manifests",
-    "list manifests",
-    "list segments",
-    "list attempts",
+    "list ",
     "delete ",
     "open ",
     "close ",
     "job ",
-    "offsets of",
-    "commit of",
+    "of batch",
     " ask",
     " prepare",
     " publish",
@@ -45,6 +42,8 @@ AIMS = (
 )
 """What operations are called, as in the trace."""
 
+COSTLY_MAX = 14
+OF_TABLES_MAX = 12
 _AIMED = (Fault.FAIL_BEFORE, Fault.FAIL_AFTER, Fault.CRASH_BEFORE, Fault.CRASH_AFTER, Fault.PAUSE)
 
 
@@ -87,20 +86,21 @@ class Rates:
             speculation=rate(0.3),
             report_lost=rate(0.2),
             job_failure=rate(0.2),
-            table_failure=rate(0.3),
+            table_failure=rate(0.6),
             table_delay=rate(1.0),
             foreign_commit=rate(0.5),
             list_lag_s=rate(2.0, 0.25),
             aim=rng.choice(AIMS),
-            aimed=rate(0.6, 0.4),
+            aimed=rate(0.6),
         )
 
 
 class Faults:
-    """Draws faults while they are on; `left` bounds how many of the expensive ones a run gets."""
+    """Draws faults while they are on. A run gets so many of the expensive ones; failures of tables cost little."""
 
-    def __init__(self, rng: random.Random, rates: Rates, most: int) -> None:
-        self._rng, self.rates, self._left = rng, rates, most
+    def __init__(self, rng: random.Random, rates: Rates) -> None:
+        self._rng, self.rates = rng, rates
+        self._left, self._table_left = rng.randint(0, COSTLY_MAX), rng.randint(0, OF_TABLES_MAX)
         self.on = True
 
     def chance(self, rate: float) -> bool:
@@ -111,6 +111,14 @@ class Faults:
             self._left -= 1
             return True
         return False
+
+    def on_table(self, what: str) -> Fault:
+        """For one call of a table, beyond what may happen to any call; few starts would get through if all failed."""
+        rate = self.rates.table_failure / (4 if what.startswith(("ask", "fence")) else 1)
+        if self._table_left > 0 and self.chance(rate):
+            self._table_left -= 1
+            return self._rng.choice((Fault.FAIL_BEFORE, Fault.FAIL_AFTER))
+        return Fault.NONE
 
     def on_store(self, what: str, *, driver: bool) -> Fault:
         """For one call of the store or the table."""

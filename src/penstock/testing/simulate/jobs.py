@@ -154,7 +154,7 @@ class Records:
         big = rng.choice((0.0, 0.0, 0.02))
         tables = []
         for source in range(shape.sources):
-            rows = rng.randint(8, 40 // shape.sources)
+            rows = rng.randint(5, 22 // shape.sources)
             chosen = [0 if rng.random() < skew else rng.randrange(keys) for _ in range(rows)]
             pads = ["x" * (4000 if rng.random() < big else rng.randrange(20)) for _ in range(rows)]
             late = [round(1e6 * (row - rng.random() * DISORDER_S - source * LAG_S)) for row in range(rows)]

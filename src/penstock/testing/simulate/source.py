@@ -41,6 +41,10 @@ class SimSource:
     def used_up(self, batch: int) -> bool:
         return self.end_of(batch) == tuple(table.num_rows for table in self.tables)
 
+    def part_read(self) -> float:
+        """How much of the records is in batches."""
+        return sum(self.end_of(max(self.offsets, default=-1))) / sum(table.num_rows for table in self.tables)
+
     def first_to_run(self) -> int:
         """The newest batch if it has no commit, else the one after it."""
         newest = max(self.offsets, default=-1)

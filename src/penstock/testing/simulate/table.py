@@ -71,11 +71,11 @@ class SimTable:
         world = self.world
         fault = world.outside_call(process, f"{self.name} {what}")
         if world.faults.chance(world.faults.rates.table_delay):
-            world.scheduler.pause(world.rng.random() * world.epoch_s)
+            world.scheduler.pause(2 * world.rng.random() * world.epoch_s)
         while self.name in world.table_stalls:
             world.scheduler.pause(STALL_LOOK_S)
-        if fault is Fault.NONE and world.faults.costly(world.faults.rates.table_failure):
-            fault = world.rng.choice((Fault.FAIL_BEFORE, Fault.FAIL_AFTER))
+        if fault is Fault.NONE:
+            fault = world.faults.on_table(what)
         if fault is Fault.FAIL_BEFORE:
             raise _failure(f"{self.name}: simulated failure of {what}")
         return fault

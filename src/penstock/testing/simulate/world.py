@@ -32,7 +32,7 @@ from penstock.testing.simulate.trace import Trace
 TIME_LIMIT_S = 4_000.0
 EVENTS_MAX = 20_000
 HEALTHY_STARTS_MAX = 8
-COSTLY_FAULTS_MAX = 14
+FAULTS_MAX_S = 150.0
 
 
 class SimBackground:
@@ -98,7 +98,7 @@ class World:
         self.rng = rng = random.Random(seed)
         self.trace = Trace(show)
         self.scheduler = Scheduler(random.Random(rng.random()), TIME_LIMIT_S)
-        self.faults = Faults(rng, Rates.draw(rng), rng.randint(0, COSTLY_FAULTS_MAX))
+        self.faults = Faults(rng, Rates.draw(rng))
         self.shape = Shape.draw(rng)
         self.records = Records.draw(rng, self.shape)
         self.source = SimSource(self.records.tables)
@@ -106,8 +106,8 @@ class World:
         self.tables = {name: SimTable(name, sink, self) for name, sink in (("records", "records"), ("totals", "sums"))}
         self.checks = Checks(self)
         self.max_parallelism = rng.choice((5, 7, 8, 13, 128))
-        self.retain = rng.choice((1, 2, 3))
-        self._batch_rows = rng.choice((6, 12, 25))
+        self.retain = rng.choice((1, 2, 3, 6))
+        self._batch_rows = rng.choice((5, 10, 20))
         epoch_s = rng.choice((0.1, 0.3, 1.0, 3.0, None))
         self.epoch_s = epoch_s or 1.0
         self.barrier = epoch_s is not None
@@ -140,7 +140,7 @@ class World:
 
     def _supervise(self) -> None:
         self.log(f"{self.shape} {self.faults.rates}")
-        done = self._with_faults(self.rng.uniform(3, 40))
+        done = self._with_faults(self.rng.uniform(3, 40), self.rng.uniform(0, 1.5))
         self.faults.on = False
         self.disk.list_everything()
         self.log("faults off")
@@ -151,10 +151,10 @@ class World:
         self._run_to_end(self.start_driver())
         self.checks.nothing_left_over()
 
-    def _with_faults(self, until_s: float) -> bool:
-        """Drivers come and go; True when one of them got to the end."""
+    def _with_faults(self, at_least_s: float, part: float) -> bool:
+        """Drivers come and go, until a part of the records was read; True when one of them got to the end."""
         driver = self.start_driver()
-        while self.scheduler.now < until_s:
+        while self.scheduler.now < (at_least_s if self.source.part_read() >= part else FAULTS_MAX_S):
             self.scheduler.wait(self.rng.uniform(0.1, 3))
             if driver.over:
                 if driver.ended and driver.error is None and self._all_read() and not driver.stopped:
