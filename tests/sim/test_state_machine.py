@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from penstock.testing.simulate.fibers import CheckFailed
 from penstock.testing.simulate.jobs import Shape, pipeline_of
+from penstock.testing.simulate.results import check_results
 from penstock.testing.simulate.world import SimDriver, World
 
 KEYS = 6
@@ -26,7 +27,7 @@ class QueryMachine(RuleBasedStateMachine):
         world.faults.on = False
         world.epoch_s = 0.3
         world._options["epoch"] = 0.3
-        shape = Shape(1, False, False, two_keyed, False, False, False, False, row_cost, 0.0)
+        shape = Shape(two_keyed=two_keyed, row_cost=row_cost)
         world.shape, world._pipeline = shape, pipeline_of(shape, world)
         world.records.tables[:] = [pa.RecordBatch.from_pylist([], schema=shape.schema)]
         world.records.hashes.update(_hashes())
@@ -114,7 +115,7 @@ class QueryMachine(RuleBasedStateMachine):
             self.driver = self.world.start_driver()
         self.world._without_faults()
         self.world._await_zombies()
-        self.world.checks.at_end()
+        check_results(self.world)
         found: dict[int, list[int]] = defaultdict(list)
         for row in self.world.tables["records"].rows():
             found[row["key"]].append(row["id"])

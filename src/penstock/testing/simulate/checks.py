@@ -15,7 +15,7 @@ from penstock.protocol.codec import decode_manifest
 from penstock.protocol.commit import CommitPermit
 from penstock.protocol.manifest import Committable, Manifest
 from penstock.testing.simulate.fibers import Process
-from penstock.testing.simulate.jobs import FILTERED, SOURCE_IDS, group_of
+from penstock.testing.simulate.jobs import group_of
 from penstock.testing.simulate.table import SimTable, Written
 
 if TYPE_CHECKING:
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 
 EXPECTED = {"StorageFailed", "Fenced", "StageFailed", "CommitFailed"}
 """Errors that faults of the surroundings may end a query with; any other one is a fault of our own."""
-
-ADDED = {"n1", "n2", "rules"}
-"""Columns that operators fill in."""
 
 PACE_KNOWN_AFTER = 2
 EPOCHS_MAX = 2.5
@@ -248,70 +245,6 @@ class Checks:
             self._fail("errors", f"the query ended with {error}")
 
     # -- the end -------------------------------------------------------------------------------------------------
-
-    def at_end(self) -> None:
-        self._records_exact()
-        if self._world.shape.totals:
-            self._totals_exact()
-
-    def _records_exact(self) -> None:
-        wanted = {row["id"]: row for row in self._world.records.rows()}
-        if self._world.shape.filter:
-            wanted = {number: row for number, row in wanted.items() if number % FILTERED}
-        rows = self._world.tables["records"].rows()
-        found = [row["id"] for row in rows]
-        if len(found) != len(set(found)):
-            self._fail("exactly once", f"ids twice: {sorted(n for n in set(found) if found.count(n) > 1)[:10]}")
-        if set(found) != set(wanted):
-            missing, extra = sorted(set(wanted) - set(found))[:10], sorted(set(found) - set(wanted))[:10]
-            self._fail("exactly once", f"{len(found)} of {len(wanted)} rows; missing {missing}, too many {extra}")
-        for row in rows:
-            source = wanted[row["id"]]
-            if any(row[column] != source[column] for column in source.keys() - ADDED):
-                self._fail("exactly once", f"id {row['id']} was changed")
-        self._numbered(rows, "key", "n1")
-        if self._world.shape.rules:
-            self._rules_grow(rows)
-        if self._world.shape.two_keyed:
-            self._numbered(rows, "coarse", "n2")
-
-    def _numbered(self, rows: list[dict[str, Any]], key: str, number: str) -> None:
-        by_key: dict[int, list[dict[str, Any]]] = defaultdict(list)
-        for row in rows:
-            by_key[row[key]].append(row)
-        for value, mine in by_key.items():
-            if sorted(row[number] for row in mine) != list(range(1, len(mine) + 1)):
-                self._fail("state", f"{key} {value}: numbers {sorted(row[number] for row in mine)}")
-        order: dict[tuple[int, int], list[dict[str, Any]]] = defaultdict(list)
-        for row in rows:
-            order[row["id"] // SOURCE_IDS, row["key"]].append(row)
-        for (source, value), mine in order.items():
-            ids, numbers = [row["id"] for row in mine], [row[number] for row in mine]
-            if ids != sorted(ids) or numbers != sorted(numbers):
-                self._fail("order", f"source {source}, key {value}: ids {ids}, {number} {numbers}")
-
-    def _rules_grow(self, rows: list[dict[str, Any]]) -> None:
-        """Broadcast state and the position in its input move together: a key never sees fewer than before."""
-        seen: dict[tuple[int, int], int] = {}
-        for row in rows:
-            key = (row["id"] // SOURCE_IDS, row["key"])
-            if row["rules"] < seen.get(key, 0):
-                self._fail("broadcast", f"key {key} saw {seen[key]} broadcast rows, then {row['rules']}")
-            seen[key] = row["rules"]
-
-    def _totals_exact(self) -> None:
-        wanted: dict[int, list[int]] = defaultdict(list)
-        for row in self._world.tables["records"].rows():
-            wanted[row["coarse"]].append(row["id"])
-        newest: dict[int, dict[str, Any]] = {}
-        for row in self._world.tables["totals"].rows():
-            before = newest.get(row["coarse"])
-            if before is not None and before["n"] >= row["n"]:
-                self._fail("state", f"totals of {row['coarse']} go from {before['n']} to {row['n']}")
-            newest[row["coarse"]] = row
-        found = {key: (row["n"], row["total"]) for key, row in newest.items()}
-        if found != {key: (len(ids), sum(ids)) for key, ids in wanted.items()}:
-            self._fail("exactly once", f"totals are {found}")
 
     def nothing_left_over(self) -> None:
         """After a start and an end without faults, every file is one that a retained checkpoint names."""

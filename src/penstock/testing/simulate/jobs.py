@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +20,7 @@ from penstock.graph import Pipeline
 from penstock.operators import aggregates
 from penstock.operators.declare import value
 from penstock.operators.process import KeyedProcess
+from penstock.operators.windows import session_window, tumbling
 from penstock.pipeline import Output, Stream
 from penstock.protocol.keygroups import groups_of
 from penstock.sources import source_node
@@ -38,6 +39,8 @@ RULES_FROM_ID = 9 * SOURCE_IDS
 """Ids of broadcast rows; they end in no table."""
 DISORDER_S = 5
 LAG_S = 40
+WINDOW_S = 4
+GAP_S = 3
 """Rows come at most so much out of order; the second source is so far behind the first."""
 
 
@@ -45,16 +48,17 @@ LAG_S = 40
 class Shape:
     """What a pipeline looks like."""
 
-    sources: int
-    map_first: bool
-    filter: bool
-    two_keyed: bool
-    map_between: bool
-    totals: bool
-    probe: bool
-    rules: bool
-    row_cost: float
-    map_cost: float
+    sources: int = 1
+    map_first: bool = False
+    filter: bool = False
+    two_keyed: bool = False
+    map_between: bool = False
+    totals: bool = False
+    probe: bool = False
+    rules: bool = False
+    windows: Literal["tumbling", "session"] | None = None
+    row_cost: float = 0.0
+    map_cost: float = 0.0
     """Of an epoch, per row."""
 
     @classmethod
@@ -68,6 +72,7 @@ class Shape:
             totals=rng.random() < 0.3,
             probe=rng.random() < 0.35,
             rules=rng.random() < 0.2,
+            windows=rng.choice(("tumbling", "session")) if rng.random() < 0.2 else None,
             row_cost=rng.choice((0.0, 0.02, 0.1, 0.3)),
             map_cost=rng.choice((0.0, 0.0, 0.02, 0.1)),
         )
@@ -118,6 +123,11 @@ def pipeline_of(shape: Shape, world: World) -> Pipeline:
     if shape.totals:
         totals = stream.key_by("coarse").aggregate(n=aggregates.count(), total=aggregates.sum("id"), name="totals")
         outputs.append(totals.write(SimSink(world.tables["totals"]), name="sums"))
+    if shape.windows is not None:
+        kind = tumbling(WINDOW_S) if shape.windows == "tumbling" else session_window(GAP_S)
+        windows = stream.key_by("key").window(kind, on="ts")
+        panes = windows.aggregate(n=aggregates.count(), total=aggregates.sum("id"), name="windows")
+        outputs.append(panes.write(SimSink(world.tables["windows"]), name="panes"))
     return compile_pipeline([output.node for output in outputs])
 
 
@@ -152,9 +162,10 @@ class Records:
         keys = rng.choice((2, 5, 12, 24))
         skew = rng.choice((0.0, 0.0, 0.5, 0.9))
         big = rng.choice((0.0, 0.0, 0.02))
+        most = rng.choice((12, 20, 40))
         tables = []
         for source in range(shape.sources):
-            rows = rng.randint(5, 22 // shape.sources)
+            rows = rng.randint(5, most // shape.sources)
             chosen = [0 if rng.random() < skew else rng.randrange(keys) for _ in range(rows)]
             pads = ["x" * (4000 if rng.random() < big else rng.randrange(20)) for _ in range(rows)]
             late = [round(1e6 * (row - rng.random() * DISORDER_S - source * LAG_S)) for row in range(rows)]

@@ -24,11 +24,14 @@ from penstock.testing.simulate.cluster import SimCluster
 from penstock.testing.simulate.faults import Fault, Faults, Rates
 from penstock.testing.simulate.fibers import CheckFailed, Crashed, Fiber, Process, Scheduler
 from penstock.testing.simulate.jobs import Records, Shape, pipeline_of
+from penstock.testing.simulate.results import check_results
 from penstock.testing.simulate.source import Offsets, SimFeed, SimSource
 from penstock.testing.simulate.storage import Disk, SimStore
 from penstock.testing.simulate.table import FOREIGN, SimTable, Snapshot
 from penstock.testing.simulate.trace import Trace
 
+TABLES = (("records", "records"), ("totals", "sums"), ("windows", "panes"))
+"""Tables and the sinks that write to them."""
 TIME_LIMIT_S = 4_000.0
 EVENTS_MAX = 20_000
 HEALTHY_STARTS_MAX = 8
@@ -103,7 +106,7 @@ class World:
         self.records = Records.draw(rng, self.shape)
         self.source = SimSource(self.records.tables)
         self.disk = Disk()
-        self.tables = {name: SimTable(name, sink, self) for name, sink in (("records", "records"), ("totals", "sums"))}
+        self.tables = {name: SimTable(name, sink, self) for name, sink in TABLES}
         self.checks = Checks(self)
         self.max_parallelism = rng.choice((5, 7, 8, 13, 128))
         self.retain = rng.choice((1, 2, 3, 6))
@@ -147,7 +150,7 @@ class World:
         if not done:
             self._without_faults()
         self._await_zombies()
-        self.checks.at_end()
+        check_results(self)
         self._run_to_end(self.start_driver())
         self.checks.nothing_left_over()
 
