@@ -19,7 +19,7 @@ from penstock.operators.join_buffer import buffer_schema, deadline_schema, slot_
 from penstock.operators.join_operator import JoinOperator
 
 How: TypeAlias = Literal["inner", "left", "right", "full"]
-HOWS = ("inner", "left", "right", "full")
+HOWS: tuple[How, ...] = ("inner", "left", "right", "full")
 LATE = ("late_left", "late_right")
 SIDES = ("left", "right")
 

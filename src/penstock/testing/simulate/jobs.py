@@ -19,6 +19,7 @@ from penstock.compiler import Input, OperatorNode, SourceNode, compile_pipeline
 from penstock.graph import Pipeline
 from penstock.operators import aggregates
 from penstock.operators.declare import value
+from penstock.operators.join import HOWS, How
 from penstock.operators.process import KeyedProcess
 from penstock.operators.windows import session_window, tumbling
 from penstock.pipeline import Output, Stream
@@ -41,6 +42,7 @@ DISORDER_S = 5
 LAG_S = 40
 WINDOW_S = 4
 GAP_S = 3
+JOIN_S = (-LAG_S - 6, -LAG_S + 6)
 """Rows come at most so much out of order; the second source is so far behind the first."""
 
 
@@ -57,14 +59,17 @@ class Shape:
     probe: bool = False
     rules: bool = False
     windows: Literal["tumbling", "session"] | None = None
+    join: How | None = None
+    """Of the two sources."""
     row_cost: float = 0.0
     map_cost: float = 0.0
     """Of an epoch, per row."""
 
     @classmethod
     def draw(cls, rng: random.Random) -> Shape:
+        sources = rng.choice((1, 1, 2))
         return cls(
-            sources=rng.choice((1, 1, 2)),
+            sources=sources,
             map_first=rng.random() < 0.2,
             filter=rng.random() < 0.3,
             two_keyed=rng.random() < 0.4,
@@ -73,6 +78,7 @@ class Shape:
             probe=rng.random() < 0.35,
             rules=rng.random() < 0.2,
             windows=rng.choice(("tumbling", "session")) if rng.random() < 0.2 else None,
+            join=rng.choice(HOWS) if sources == 2 and rng.random() < 0.4 else None,
             row_cost=rng.choice((0.0, 0.02, 0.1, 0.3)),
             map_cost=rng.choice((0.0, 0.0, 0.02, 0.1)),
         )
@@ -104,6 +110,11 @@ def pipeline_of(shape: Shape, world: World) -> Pipeline:
     ]
     if shape.map_first:
         streams = [stream.map_batches(costly, name=f"map{number}") for number, stream in enumerate(streams)]
+    outputs: list[Output] = []
+    if shape.join is not None:
+        left, right = (stream.key_by("key") for stream in streams)
+        pairs = left.join(right, within=JOIN_S, how=shape.join, name="join")
+        outputs.append(pairs.write(SimSink(world.tables["pairs"]), name="pairs"))
     stream = streams[0] if len(streams) == 1 else streams[0].union(*streams[1:], name="union")
     if shape.filter:
         stream = stream.filter(lambda batch: np.asarray(batch.column("id")) % FILTERED != 0, name="filter")
@@ -119,7 +130,7 @@ def pipeline_of(shape: Shape, world: World) -> Pipeline:
     if shape.rules:
         rules = Stream(SourceNode(f"s{shape.sources}", schema, None)).broadcast()
         stream = stream.key_by("key").connect(rules, process=with_rules(world, schema), name="rules")
-    outputs: list[Output] = [stream.write(SimSink(world.tables["records"]), name="records")]
+    outputs.append(stream.write(SimSink(world.tables["records"]), name="records"))
     if shape.totals:
         totals = stream.key_by("coarse").aggregate(n=aggregates.count(), total=aggregates.sum("id"), name="totals")
         outputs.append(totals.write(SimSink(world.tables["totals"]), name="sums"))

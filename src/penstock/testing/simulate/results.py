@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from penstock.testing.simulate.jobs import DISORDER_S, FILTERED, GAP_S, RULES_FROM_ID, SOURCE_IDS, WINDOW_S
+from penstock.testing.simulate.jobs import DISORDER_S, FILTERED, GAP_S, JOIN_S, SOURCE_IDS, WINDOW_S
 
 if TYPE_CHECKING:
     from penstock.testing.simulate.world import World
@@ -38,6 +38,8 @@ def check_results(world: World) -> None:
     if shape.windows is not None:
         closed = _closed(world, _sessions(wanted) if shape.windows == "session" else _tumbling(wanted))
         _windows(closed, world.tables["windows"].rows(), fail)
+    if shape.join is not None:
+        _pairs(Counter(_joined(world)), world.tables["pairs"].rows(), fail)
 
 
 def _records(wanted: list[Row], rows: list[Row], fail: Fail) -> None:
@@ -96,7 +98,7 @@ def _totals(wanted: list[Row], rows: list[Row], fail: Fail) -> None:
         fail("exactly once", f"totals are {found}")
 
 
-# -- windows -------------------------------------------------------------------------------------------------------
+# -- event time -------------------------------------------------------------------------------------------------------
 
 Window = tuple[int, datetime, datetime]
 """Key, start, end."""
@@ -128,15 +130,21 @@ def _session(rows: list[Row], gap: timedelta) -> tuple[Window, list[int]]:
     return (rows[0]["key"], rows[0]["ts"], rows[-1]["ts"] + gap), [row["id"] for row in rows]
 
 
+def _by_source(world: World) -> list[list[Row]]:
+    found: dict[int, list[Row]] = defaultdict(list)
+    for row in world.records.rows():
+        found[row["id"] // SOURCE_IDS].append(row)
+    return [found[source] for source in sorted(found)]
+
+
+def _last_watermark(sources: list[list[Row]]) -> datetime:
+    return min(max(row["ts"] for row in rows) for rows in sources) - timedelta(seconds=DISORDER_S)
+
+
 def _closed(world: World, windows: Windows) -> dict[Window, tuple[int, int]]:
     """Those that the last watermark has reached, with count and sum of ids; records that are filtered out count for
     the watermark, too."""
-    newest: dict[int, datetime] = {}
-    for row in world.records.rows():
-        source = row["id"] // SOURCE_IDS
-        newest[source] = max(row["ts"], newest.get(source, row["ts"]))
-    assert all(source < RULES_FROM_ID // SOURCE_IDS for source in newest)
-    watermark = min(newest.values()) - timedelta(seconds=DISORDER_S)
+    watermark = _last_watermark(_by_source(world))
     return {window: (len(ids), sum(ids)) for window, ids in windows if window[2] <= watermark}
 
 
@@ -147,3 +155,28 @@ def _windows(wanted: dict[Window, tuple[int, int]], rows: list[Row], fail: Fail)
     for window in wanted.keys() | found.keys():
         if found.get(window) != wanted.get(window):
             fail("windows", f"{window} is {found.get(window)}, must be {wanted.get(window)}")
+
+
+Pair = tuple[int | None, int | None]
+"""Ids of the left and of the right record."""
+
+
+def _joined(world: World) -> Iterator[Pair]:
+    left, right = sources = _by_source(world)
+    last, (lower, upper) = _last_watermark(sources), (timedelta(seconds=bound) for bound in JOIN_S)
+    matched = [
+        (a["id"], b["id"]) for a in left for b in right if a["key"] == b["key"] and lower <= b["ts"] - a["ts"] <= upper
+    ]
+    yield from matched
+    lefts, rights = {a for a, _ in matched}, {b for _, b in matched}
+    how = world.shape.join
+    if how in {"left", "full"}:
+        yield from ((a["id"], None) for a in left if a["id"] not in lefts and a["ts"] + upper < last)
+    if how in {"right", "full"}:
+        yield from ((None, b["id"]) for b in right if b["id"] not in rights and b["ts"] - lower < last)
+
+
+def _pairs(wanted: Counter[Pair], rows: list[Row], fail: Fail) -> None:
+    found = Counter((row["id"], row["id_right"]) for row in rows)
+    if found != wanted:
+        fail("join", f"missing {sorted(wanted - found, key=str)[:5]}, too many {sorted(found - wanted, key=str)[:5]}")

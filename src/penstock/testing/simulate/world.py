@@ -30,7 +30,7 @@ from penstock.testing.simulate.storage import Disk, SimStore
 from penstock.testing.simulate.table import FOREIGN, SimTable, Snapshot
 from penstock.testing.simulate.trace import Trace
 
-TABLES = (("records", "records"), ("totals", "sums"), ("windows", "panes"))
+TABLES = (("records", "records"), ("totals", "sums"), ("windows", "panes"), ("pairs", "pairs"))
 """Tables and the sinks that write to them."""
 TIME_LIMIT_S = 4_000.0
 EVENTS_MAX = 20_000
