@@ -64,6 +64,7 @@ class SimCluster:
         fault = world.outside_call(self._process, f"job {job.stage.name} for {job.plan.checkpoint}: {subtasks}")
         if fault is Fault.FAIL_BEFORE:
             raise JobFailed("simulated: not started")
+        world.checks.job_begins(self._process, job.plan.checkpoint)
         running = _Running(job, world.scheduler.current, to_start=list(subtasks))
         doom = world.rng.randrange(len(subtasks)) if world.faults.costly(world.faults.rates.job_failure) else None
         while len(running.reports) < len(subtasks):

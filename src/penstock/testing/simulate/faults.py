@@ -49,7 +49,7 @@ _AIMED = (Fault.FAIL_BEFORE, Fault.FAIL_AFTER, Fault.CRASH_BEFORE, Fault.CRASH_A
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Probabilities per operation or attempt; `aimed` is that of operations whose name contains `aim`."""
+    """Probabilities per operation or attempt; `aimed` is that of operations whose name contains one of `aims`."""
 
     slow: float
     store_failure: float
@@ -64,12 +64,13 @@ class Rates:
     table_delay: float
     foreign_commit: float
     list_lag_s: float
-    aim: str
+    outage: float
+    aims: tuple[str, ...]
     aimed: float
 
     @property
     def store_may_fail(self) -> bool:
-        return self.store_failure > 0 or self.aimed > 0
+        return self.store_failure > 0 or self.outage > 0 or bool(self.aims)
 
     @classmethod
     def draw(cls, rng: random.Random) -> Rates:
@@ -90,8 +91,9 @@ class Rates:
             table_delay=rate(1.0),
             foreign_commit=rate(0.5),
             list_lag_s=rate(2.0, 0.25),
-            aim=rng.choice(AIMS),
-            aimed=rate(0.6),
+            outage=rate(0.8, 0.4),
+            aims=tuple(rng.sample(AIMS, rng.randint(0, 3))),
+            aimed=0.6 * rng.random(),
         )
 
 
@@ -120,13 +122,19 @@ class Faults:
             return self._rng.choice((Fault.FAIL_BEFORE, Fault.FAIL_AFTER))
         return Fault.NONE
 
+    def outage(self) -> range:
+        """Which calls of a new driver fail because the store is down for a moment."""
+        begin = self._rng.randint(1, 40)
+        return range(begin, begin + self._rng.randint(1, 3)) if self.costly(self.rates.outage) else range(0)
+
     def on_store(self, what: str, *, driver: bool) -> Fault:
         """For one call of the store or the table."""
         if not self.on:
             return Fault.NONE
         rates = self.rates
-        if rates.aimed and rates.aim in what and self.costly(rates.aimed):
-            return self._rng.choice(_AIMED if driver else _AIMED[:2])
+        if rates.aims and any(aim in what for aim in rates.aims) and self.costly(rates.aimed):
+            # Who only looks meets nothing new when it dies.
+            return self._rng.choice(_AIMED if driver and not what.startswith(("read", "list")) else _AIMED[:2])
         if self.costly(rates.store_failure):
             return self._rng.choice((Fault.FAIL_BEFORE, Fault.FAIL_AFTER))
         if driver and self.costly(rates.driver_crash):

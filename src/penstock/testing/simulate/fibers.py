@@ -33,6 +33,14 @@ class Process:
     paused_until: float = 0.0
     slowness: float = 1.0
     generation: int = 0
+    healthy: bool = False
+    """Nothing has gone wrong since it started, also no call that is still under way."""
+    publishes: int = 0
+    published_at: float = 0.0
+    epoch: int = 0
+    epoch_began: float = 0.0
+    calls: int = 0
+    outage: range = range(0)
     calls_left: int | None = None
     late: bool = False
     fibers: list[Fiber] = field(default_factory=list)

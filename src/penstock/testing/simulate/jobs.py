@@ -66,7 +66,7 @@ class Shape:
     """Of an epoch, per row."""
 
     @classmethod
-    def draw(cls, rng: random.Random) -> Shape:
+    def draw(cls, rng: random.Random, *, calm: bool) -> Shape:
         sources = rng.choice((1, 1, 2))
         return cls(
             sources=sources,
@@ -79,7 +79,7 @@ class Shape:
             rules=rng.random() < 0.2,
             windows=rng.choice(("tumbling", "session")) if rng.random() < 0.2 else None,
             join=rng.choice(HOWS) if sources == 2 and rng.random() < 0.4 else None,
-            row_cost=rng.choice((0.0, 0.02, 0.1, 0.3)),
+            row_cost=rng.choice((0.1, 0.3, 0.3) if calm else (0.0, 0.02, 0.1, 0.3)),
             map_cost=rng.choice((0.0, 0.0, 0.02, 0.1)),
         )
 
@@ -169,14 +169,13 @@ class Records:
     """Spark's hash by key value."""
 
     @classmethod
-    def draw(cls, rng: random.Random, shape: Shape) -> Records:
+    def draw(cls, rng: random.Random, shape: Shape, rows_max: int) -> Records:
         keys = rng.choice((2, 5, 12, 24))
         skew = rng.choice((0.0, 0.0, 0.5, 0.9))
         big = rng.choice((0.0, 0.0, 0.02))
-        most = rng.choice((12, 20, 40))
         tables = []
         for source in range(shape.sources):
-            rows = rng.randint(5, most // shape.sources)
+            rows = rng.randint(rows_max // (3 * shape.sources), rows_max // shape.sources)
             chosen = [0 if rng.random() < skew else rng.randrange(keys) for _ in range(rows)]
             pads = ["x" * (4000 if rng.random() < big else rng.randrange(20)) for _ in range(rows)]
             late = [round(1e6 * (row - rng.random() * DISORDER_S - source * LAG_S)) for row in range(rows)]

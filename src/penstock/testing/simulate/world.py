@@ -34,6 +34,8 @@ TABLES = (("records", "records"), ("totals", "sums"), ("windows", "panes"), ("pa
 """Tables and the sinks that write to them."""
 TIME_LIMIT_S = 4_000.0
 EVENTS_MAX = 20_000
+CALM = 0.1
+"""Seeds without faults, for the cadence: rows are dear, and come in large batches."""
 HEALTHY_STARTS_MAX = 8
 FAULTS_MAX_S = 150.0
 
@@ -102,15 +104,16 @@ class World:
         self.trace = Trace(show)
         self.scheduler = Scheduler(random.Random(rng.random()), TIME_LIMIT_S)
         self.faults = Faults(rng, Rates.draw(rng))
-        self.shape = Shape.draw(rng)
-        self.records = Records.draw(rng, self.shape)
+        self.calm = rng.random() < CALM
+        self.shape = Shape.draw(rng, calm=self.calm)
+        self.records = Records.draw(rng, self.shape, rows_max=30 if self.calm else rng.choice((9, 15, 30)))
         self.source = SimSource(self.records.tables)
         self.disk = Disk()
         self.tables = {name: SimTable(name, sink, self) for name, sink in TABLES}
         self.checks = Checks(self)
         self.max_parallelism = rng.choice((5, 7, 8, 13, 128))
         self.retain = rng.choice((1, 2, 3, 6))
-        self._batch_rows = rng.choice((5, 10, 20))
+        self._batch_rows = rng.choice((10, 80) if self.calm else (5, 10, 20))
         epoch_s = rng.choice((0.1, 0.3, 1.0, 3.0, None))
         self.epoch_s = epoch_s or 1.0
         self.barrier = epoch_s is not None
@@ -143,7 +146,7 @@ class World:
 
     def _supervise(self) -> None:
         self.log(f"{self.shape} {self.faults.rates}")
-        done = self._with_faults(self.rng.uniform(3, 40), self.rng.uniform(0, 1.5))
+        done = not self.calm and self._with_faults(self.rng.uniform(3, 40), self.rng.uniform(0, 1.5))
         self.faults.on = False
         self.disk.list_everything()
         self.log("faults off")
@@ -255,6 +258,7 @@ class World:
                     self.crash(other.process)
             driver = self.drivers[-1] = SimDriver(Process(f"d{len(self.drivers)}"), restored=True)
             options["restore"] = int(self.rng.choice(manifests)[10:20])
+        driver.process.outage, driver.process.healthy = self.faults.outage(), not self.faults.on
         self.log(f"start {driver.process.name} {options}")
         config = Config.of("memory://simulated", **options)
         self.scheduler.spawn(driver.process, "start", lambda: self._drive(driver, config))
@@ -304,7 +308,11 @@ class World:
         """A process asks for something outside: time passes, others run, and something may go wrong."""
         if self.trace.events > EVENTS_MAX:
             self.scheduler.fail(f"liveness: not at its end after {EVENTS_MAX} events")
-        fault = self.faults.on_store(what, driver=process.name.startswith("d"))
+        process.calls += 1
+        if self.faults.on and process.calls in process.outage:
+            fault = Fault.FAIL_BEFORE
+        else:
+            fault = self.faults.on_store(what, driver=process.name.startswith("d"))
         latency_s = 0.002 * self.rng.random()
         match fault:
             case Fault.SLOW:
