@@ -97,6 +97,19 @@ class Rates:
         )
 
 
+@dataclass(slots=True)
+class Outage:
+    """Calls of one kind fail, from one on until another; counted per process."""
+
+    of: str
+    numbers: range
+    made: int = 0
+
+    def hits(self, what: str) -> bool:
+        self.made += what.startswith(self.of)
+        return what.startswith(self.of) and self.made in self.numbers
+
+
 class Faults:
     """Draws faults while they are on. A run gets so many of the expensive ones; failures of tables cost little."""
 
@@ -122,10 +135,13 @@ class Faults:
             return self._rng.choice((Fault.FAIL_BEFORE, Fault.FAIL_AFTER))
         return Fault.NONE
 
-    def outage(self) -> range:
-        """Which calls of a new driver fail because the store is down for a moment."""
-        begin = self._rng.randint(1, 40)
-        return range(begin, begin + self._rng.randint(1, 3)) if self.costly(self.rates.outage) else range(0)
+    def outage(self) -> Outage | None:
+        """Which calls of a new driver fail because the store is down for a moment, if it is."""
+        if not self.costly(self.rates.outage):
+            return None
+        of, last = self._rng.choice((("", 40), ("read manifests", 16)))
+        begin = self._rng.randint(1, last)
+        return Outage(of, range(begin, begin + self._rng.randint(1, 3)))
 
     def on_store(self, what: str, *, driver: bool) -> Fault:
         """For one call of the store or the table."""

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NoReturn
 
+from penstock.testing.simulate.faults import Outage
+
 SECONDS_REAL_MAX = 60
 
 
@@ -39,8 +41,7 @@ class Process:
     published_at: float = 0.0
     epoch: int = 0
     epoch_began: float = 0.0
-    calls: int = 0
-    outage: range = range(0)
+    outage: Outage | None = None
     calls_left: int | None = None
     late: bool = False
     fibers: list[Fiber] = field(default_factory=list)

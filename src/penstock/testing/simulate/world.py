@@ -112,7 +112,7 @@ class World:
         self.tables = {name: SimTable(name, sink, self) for name, sink in TABLES}
         self.checks = Checks(self)
         self.max_parallelism = rng.choice((5, 7, 8, 13, 128))
-        self.retain = rng.choice((1, 2, 3, 6))
+        self.retain = rng.choice((1, 2, 4, 8))
         self._batch_rows = rng.choice((10, 80) if self.calm else (5, 10, 20))
         epoch_s = rng.choice((0.1, 0.3, 1.0, 3.0, None))
         self.epoch_s = epoch_s or 1.0
@@ -308,8 +308,7 @@ class World:
         """A process asks for something outside: time passes, others run, and something may go wrong."""
         if self.trace.events > EVENTS_MAX:
             self.scheduler.fail(f"liveness: not at its end after {EVENTS_MAX} events")
-        process.calls += 1
-        if self.faults.on and process.calls in process.outage:
+        if process.outage is not None and process.outage.hits(what) and self.faults.on:
             fault = Fault.FAIL_BEFORE
         else:
             fault = self.faults.on_store(what, driver=process.name.startswith("d"))
