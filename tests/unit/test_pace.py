@@ -15,7 +15,9 @@ SLOTS = 2
 def subtasks(count: int) -> tuple[SubtaskPlan, ...]:
     live = InputPlan(edge="e", reads=(), live=True)
     return tuple(
-        SubtaskPlan(subtask=number, groups=KeyGroupRange(number, number + 1), inputs=(live,), state={}, rows_in_flight=0)
+        SubtaskPlan(
+            subtask=number, groups=KeyGroupRange(number, number + 1), inputs=(live,), state={}, rows_in_flight=0
+        )
         for number in range(count)
     )
 
