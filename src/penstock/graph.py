@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import pyarrow as pa
 
@@ -104,7 +105,7 @@ class Table:
         return f"{self.operator}/{self.part}" if self.part else self.operator
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Stage:
     """What one subtask runs: `nodes[0]` takes the inputs, the rest is fed by it."""
 
@@ -118,7 +119,7 @@ class Stage:
         """The operator that takes the inputs."""
         return self.nodes[0].spec
 
-    @property
+    @cached_property
     def outputs(self) -> tuple[Edge, ...]:
         return tuple(target.edge for node in self.nodes for target in node.all_targets() if isinstance(target, ToEdge))
 
@@ -134,11 +135,14 @@ class Stage:
     def source_inputs(self) -> tuple[Edge, ...]:
         return tuple(edge for edge in self.inputs if edge.from_source)
 
-    def tables(self) -> Iterator[Table]:
+    @cached_property
+    def tables(self) -> tuple[Table, ...]:
         """The tables of state of all operators."""
-        for node in self.nodes:
-            for part, schema in node.spec.state_tables.items():
-                yield Table(node.spec.name, part, schema, part in node.spec.broadcast_tables)
+        return tuple(
+            Table(node.spec.name, part, schema, part in node.spec.broadcast_tables)
+            for node in self.nodes
+            for part, schema in node.spec.state_tables.items()
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,6 @@ from penstock.holding import HeldSteps
 from penstock.operators.base import (
     DEAD_LETTERS,
     NO_WATERMARK,
-    CountingOperator,
     Emitted,
     HoldingOperator,
     Operator,
@@ -41,6 +40,7 @@ from penstock.operators.base import (
     Side,
     Time,
     TimedOperator,
+    counters_of,
 )
 from penstock.operators.deadletters import sample_of
 from penstock.protocol.attempts import attempt_path
@@ -136,7 +136,7 @@ class _Attempt:
         self._stage, self._plan, self._mine = stage, plan, mine
         self._store, self._limits, self._attempt = store, limits, attempt
         self._undo, self._closing = undo, closing
-        self._states = {table.name: self._open_state(table) for table in stage.tables()}
+        self._states = {table.name: self._open_state(table) for table in stage.tables}
         self._operators: list[Operator] = [node.spec.build(self._context(node.spec)) for node in stage.nodes]
         self._exchanges = {edge.name: self._open_exchange(edge) for edge in stage.outputs}
         self._dealers = {edge.name: Dealer(plan.max_parallelism, mine.groups.lo) for edge in stage.outputs}
@@ -176,7 +176,7 @@ class _Attempt:
     def _context(self, spec: OperatorSpec) -> OperatorContext:
         return OperatorContext(
             states={
-                table.part: self._states[table.name] for table in self._stage.tables() if table.operator == spec.name
+                table.part: self._states[table.name] for table in self._stage.tables if table.operator == spec.name
             },
             subtask=self._mine.subtask,
             groups=self._mine.groups,
@@ -393,7 +393,7 @@ class _Attempt:
             StateReport(table=table.name, added=change.added, replaced=change.replaced)
             for table, change in (
                 (table, self._states[table.name].flush(self._path("state", table.name, 0)))
-                for table in self._stage.tables()
+                for table in self._stage.tables
                 # All subtasks have made the same changes to a broadcast table.
                 if not table.broadcast or self._mine.subtask == 0
             )
@@ -435,8 +435,7 @@ class _Attempt:
         return {
             f"{node.spec.name}.{name}": count
             for node, operator in zip(self._stage.nodes, self._operators, strict=True)
-            if isinstance(operator, CountingOperator)
-            for name, count in operator.counters().items()
+            for name, count in counters_of(operator).items()
             if count
         }
 

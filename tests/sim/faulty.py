@@ -14,6 +14,7 @@ import pyarrow as pa
 from penstock.channel import gate, scan
 from penstock.engine import checkpoints, collect, commits, epochs, loop
 from penstock.protocol import epoch as protocol_epoch
+from penstock.protocol.attempts import Verdict
 from penstock.protocol.ids import Generation
 from penstock.protocol.keygroups import KeyGroupRange
 from penstock.protocol.manifest import Span
@@ -247,6 +248,22 @@ def unread_forgotten(original: Any) -> Any:
         self._unread.clear()
 
     return learn
+
+
+def losers_forgotten(original: Any) -> Any:
+    def judge(*args: Any, **rest: Any) -> Verdict:
+        verdict = original(*args, **rest)
+        return Verdict(forget=(*verdict.forget, *verdict.lost), lost=())
+
+    return judge
+
+
+def unwoken(original: Any) -> Any:
+    def published(self: commits.SinkCommits, *args: Any) -> None:
+        with patch.object(self._background, "wake", lambda: None):
+            original(self, *args)
+
+    return published
 
 
 def fastest_input(original: Any) -> Any:

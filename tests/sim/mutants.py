@@ -6,10 +6,10 @@ a checker fails, and prints which seed caught which mutant, by which checker.
 
 from __future__ import annotations
 
-import logging
 import multiprocessing
 import os
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -20,14 +20,14 @@ import msgspec
 
 from penstock import task
 from penstock.channel import gate, live, scan, segment, watermarks
-from penstock.engine import checkpoints, collect, commits, epochs, loop, start
-from penstock.engine.background import WHEN_WOKEN
+from penstock.engine import attempts, checkpoints, collect, commits, epochs, loop, start
 from penstock.operators import connect
 from penstock.protocol import advance, commit, plan
 from penstock.protocol.eventtime import highest
 from penstock.protocol.manifest import Segment
 from penstock.store import arrowfile
 from penstock.testing.simulate import simulate
+from penstock.testing.simulate.runner import quiet
 from tests.sim import faulty
 
 SEEDS_MAX = 500
@@ -187,6 +187,11 @@ MUTANTS = (
     mutant(
         "done-early", "a micro-batch counts as ingested once offered", (loop.EpochLoop, "propose", faulty.done_at_once)
     ),
+    mutant(
+        "zombie-rewinds",
+        "a driver that was replaced rewinds the source all the same",
+        (start, "_rewind", lambda _: lambda feed, _checkpoints, owned: feed.rewind(owned.manifest.source.batch_id)),
+    ),
     mutant("no-rewind", "the source is not rewound for an older checkpoint", (start, "takeover", faulty.no_rewind)),
     # -- garbage
     mutant("retain-less", "a retained checkpoint is expired", (collect, "retired", faulty.one_less)),
@@ -206,11 +211,21 @@ MUTANTS = (
         "what a manifest needs that could not be read counts as nothing",
         (collect.Collector, "_learn", faulty.unread_forgotten),
     ),
+    mutant(
+        "losers-kept",
+        "table files of attempts that lost are not looked for",
+        (attempts.AttemptFiles, "sweep", faulty.always(False)),
+    ),
+    mutant(
+        "losers-forgotten",
+        "announcements of attempts that lost are removed, their table files are not",
+        (attempts, "judge_attempts", faulty.losers_forgotten),
+    ),
     # -- liveness
     mutant(
-        "deaf-collector",
-        "the collector does not look again after work",
-        (collect.Collector, "step", lambda step: lambda self: WHEN_WOKEN if (pause := step(self)) == 0 else pause),
+        "deaf-sink",
+        "a sink is not told that a checkpoint was published",
+        (commits.SinkCommits, "published", faulty.unwoken),
     ),
     mutant("no-drain", "the backlog is not drained", (loop, "decide", faulty.no_drain)),
     mutant(
@@ -227,33 +242,39 @@ class Caught:
 
     seed: int | None
     message: str
+    real_s: float
 
 
 def hunt(mutant: Mutant, seeds: range = range(SEEDS_MAX)) -> Caught:
     """A seed counts only if it passes without the mutant."""
+    started = time.perf_counter()
     for seed in seeds:
         with mutant.applied():
             failure = simulate(seed).failure
         if failure is not None and simulate(seed).failure is None:
-            return Caught(seed, failure.message.partition("\n")[0])
-    return Caught(None, "")
+            return Caught(seed, failure.message.partition("\n")[0], time.perf_counter() - started)
+    return Caught(None, "SURVIVED", time.perf_counter() - started)
 
 
 def _hunt(name: str) -> Caught:
-    logging.disable(logging.WARNING)
+    quiet()
     return hunt(next(mutant for mutant in MUTANTS if mutant.name == name))
 
 
 def main(names: list[str]) -> int:
     """Prints the table; returns how many mutants survived."""
     wanted = [mutant for mutant in MUTANTS if not names or mutant.name in names]
-    survived = 0
+    survived, started = 0, time.perf_counter()
+    print(f"{'mutant':<22} seed    time  what the checker said")
     with multiprocessing.get_context("forkserver").Pool(os.cpu_count()) as pool:
         for mutant, caught in zip(wanted, pool.imap(_hunt, [mutant.name for mutant in wanted]), strict=True):
             survived += caught.seed is None
-            how = "SURVIVED" if caught.seed is None else f"seed {caught.seed:<4} {caught.message[:90]}"
-            print(f"{mutant.name:<22} {how}", flush=True)
-    print(f"{len(wanted) - survived} of {len(wanted)} mutants caught within {SEEDS_MAX} seeds")
+            seed = "-" if caught.seed is None else caught.seed
+            print(f"{mutant.name:<22} {seed:>4} {caught.real_s:5.0f} s  {caught.message[:100]}", flush=True)
+    print(
+        f"{len(wanted) - survived} of {len(wanted)} mutants caught within {SEEDS_MAX} seeds,"
+        f" {time.perf_counter() - started:.0f} s"
+    )
     return survived
 
 

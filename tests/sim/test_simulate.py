@@ -1,7 +1,7 @@
 """Whole runs under faults, from seeds: a fixed set, and fresh ones each time.
 
 What the simulator found in the product is kept as a mutant that brings the fault back (`overtaken-start`,
-`takeover-name-freed`, `unread-forgotten`, `deaf-collector`, `stale-answer`): seeds mean other runs when it is extended.
+`takeover-name-freed`, `unread-forgotten`, `stale-answer`): seeds mean other runs when it is extended.
 """
 
 from __future__ import annotations

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from penstock.testing.simulate.fibers import CheckFailed
-from penstock.testing.simulate.jobs import SCHEMA, Shape, pipeline_of
+from penstock.testing.simulate.jobs import Shape, pipeline_of
+from penstock.testing.simulate.results import check_results
 from penstock.testing.simulate.world import SimDriver, World
 
 KEYS = 6
@@ -26,9 +27,9 @@ class QueryMachine(RuleBasedStateMachine):
         world.faults.on = False
         world.epoch_s = 0.3
         world._options["epoch"] = 0.3
-        shape = Shape(1, False, False, two_keyed, False, False, False, False, row_cost, 0.0)
+        shape = Shape(two_keyed=two_keyed, row_cost=row_cost)
         world.shape, world._pipeline = shape, pipeline_of(shape, world)
-        world.records.tables[:] = [pa.table({name: [] for name in SCHEMA.names}, schema=SCHEMA)]
+        world.records.tables[:] = [pa.RecordBatch.from_pylist([], schema=shape.schema)]
         world.records.hashes.update(_hashes())
         world.source.tables, world.source.ends = world.records.tables, False
         self.model: dict[int, list[int]] = defaultdict(list)
@@ -44,9 +45,10 @@ class QueryMachine(RuleBasedStateMachine):
             self.model[key].append(number)
         zeros = [0] * len(keys)
         columns = {"id": ids, "key": keys, "coarse": [key // 3 for key in keys], "pad": [""] * len(keys)}
-        columns |= {"ts": [number * 1_000_000 for number in ids], "rules": zeros, "n1": zeros, "n2": zeros}
-        tables = self.world.records.tables
-        tables[0] = pa.concat_tables([tables[0], pa.table(columns, schema=SCHEMA)]).combine_chunks()
+        columns |= {"ts": [number * 1_000_000 for number in ids], "n1": zeros, "n2": zeros}
+        tables, schema = self.world.records.tables, self.world.shape.schema
+        new = pa.RecordBatch.from_pydict({name: columns[name] for name in schema.names}, schema=schema)
+        tables[0] = pa.concat_batches([tables[0], new])
 
     @rule(seconds=st.sampled_from([0.01, 0.1, 0.5, 3.0]))
     def time_passes(self, seconds: float) -> None:
@@ -113,7 +115,7 @@ class QueryMachine(RuleBasedStateMachine):
             self.driver = self.world.start_driver()
         self.world._without_faults()
         self.world._await_zombies()
-        self.world.checks.at_end()
+        check_results(self.world)
         found: dict[int, list[int]] = defaultdict(list)
         for row in self.world.tables["records"].rows():
             found[row["key"]].append(row["id"])

@@ -286,3 +286,11 @@ def test_the_name_of_a_takeover_stays_taken() -> None:
     with pytest.raises(Fenced):
         world.checkpoints.publish(late)
     assert paused.checkpoint + 1 not in world.checkpoints.ids()
+
+
+def test_a_takeover_under_a_freed_name_does_not_count_as_the_publisher_of_that_checkpoint() -> None:
+    """C5: its driver died before it took the name back; files of the real publisher's winners must not look lost."""
+    checkpoints = Checkpoints(MemoryStore())
+    for number, generation in ((3, 5), (4, 2), (6, 4), (7, 4), (8, 6)):
+        checkpoints.publish(msgspec.structs.replace(EMPTY, checkpoint=number, generation=generation))
+    assert checkpoints.owners() == {4: 2, 6: 4, 7: 4, 8: 6}

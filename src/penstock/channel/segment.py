@@ -239,10 +239,11 @@ class ExchangeWriter:
 
     def _keep(self, run: pa.RecordBatch) -> None:
         # Before and not after: a run that alone exceeds the buffer is never joined with others.
-        if self._runs_bytes + run.nbytes > self._buffer_bytes:
+        size_bytes = run.nbytes
+        if self._runs_bytes + size_bytes > self._buffer_bytes:
             self._store_runs()
         self._runs.append(self._sort(run))
-        self._runs_bytes += run.nbytes
+        self._runs_bytes += size_bytes
 
     def _sort(self, run: pa.RecordBatch) -> _SortedRun:
         # 16 bits make numpy sort by radix, in linear time; stable, so the rows of one key keep their order (A8).
@@ -282,13 +283,14 @@ class _Pending:
         """Takes a batch, yields the runs that are complete now."""
         if batch.num_rows == 0:
             return
+        size_bytes = batch.nbytes
         # Never joined with others when large: joined strings might exceed what 32-bit offsets can address.
-        if self._is_enough(batch.nbytes, batch.num_rows):
+        if self._is_enough(size_bytes, batch.num_rows):
             yield from self.drain()
             yield batch
             return
         self._batches.append(batch)
-        self._bytes += batch.nbytes
+        self._bytes += size_bytes
         self._rows += batch.num_rows
         if self._is_enough(self._bytes, self._rows):
             yield from self.drain()

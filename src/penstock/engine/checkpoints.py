@@ -145,11 +145,18 @@ class Checkpoints:
             raise _fenced(seen, generation, Generation(newest.generation))
 
     def owners(self) -> dict[CheckpointId, Generation]:
-        """Who published each checkpoint that is there and can be read."""
-        found = {}
-        for checkpoint in self.ids():
+        """Who published each checkpoint that is there and can be read.
+
+        Generations ascend: a manifest that is newer than a later one is a takeover under a name that retention had
+        freed, by a driver that died before it took it back. It says nothing about who published that checkpoint.
+        """
+        found: dict[CheckpointId, Generation] = {}
+        highest = None
+        for checkpoint in reversed(self.ids()):
             with suppress(CorruptFile, FormatTooNew, NoSuchCheckpoint):
-                found[checkpoint] = Generation(self.read(checkpoint).generation)
+                generation = Generation(self.read(checkpoint).generation)
+                if highest is None or generation <= highest:
+                    found[checkpoint] = highest = generation
         return found
 
     def verify_files(self, manifest: Manifest) -> None:

@@ -162,7 +162,7 @@ class EpochRunner:
             },
             state={
                 table.name: TableFacts(draft.state.get(table.name, ()), broadcast=table.broadcast)
-                for table in stage.tables()
+                for table in stage.tables
             },
             parallelism=self.parallelism[stage.name],
             max_parallelism=self.manifest.max_parallelism,
@@ -195,7 +195,7 @@ class EpochRunner:
             now=now,
             watermark=draft.stages.get(stage.name, StageClock()).watermark,
             broadcast_inputs=tuple(edge.name for edge in stage.inputs if edge.broadcast),
-            broadcast_tables=tuple(table.name for table in stage.tables() if table.broadcast),
+            broadcast_tables=tuple(table.name for table in stage.tables if table.broadcast),
             broadcast_rows_max=None if budget_s is None else self.pace.broadcast_rows(stage.name, budget_s),
         )
 

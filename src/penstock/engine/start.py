@@ -70,7 +70,7 @@ def start_query(
     pipeline = pipeline.with_sinks(_taken_over(pipeline, manifest))
     feed = surroundings.feed(store)
     if manifest.source.rewind:
-        feed.rewind(manifest.source.batch_id)
+        _rewind(feed, checkpoints, owned)
     runner = EpochRunner(
         pipeline=pipeline,
         cluster=surroundings.cluster(store, name),
@@ -141,6 +141,12 @@ def _own(
         return None  # it goes on: what the tables hold may be more than the old checkpoint knows
     manifest = _take_over(checkpoints, base.manifest, config, generation, parallelism)
     return None if manifest is None else _Owned(manifest, generation, committers, base)
+
+
+def _rewind(feed: Feed, checkpoints: Checkpoints, owned: _Owned) -> None:
+    """Raises: `Fenced`: what a newer driver has read since is not this one's to forget (C9)."""
+    checkpoints.require_leader(owned.generation)
+    feed.rewind(owned.manifest.source.batch_id)
 
 
 def _first_events(name: str, owned: _Owned) -> Iterator[Event]:

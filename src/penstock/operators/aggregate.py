@@ -53,7 +53,7 @@ class RunningAggregate(SpecDefaults):
         results = [pa.field(name, accumulator.result_type) for name, accumulator in self.accumulators.items()]
         return pa.schema([*self.state_schema.keys, *results])
 
-    @property
+    @cached_property
     def state_schema(self) -> StateSchema:
         keys = key_schema(self.name, self.input_schema, self.keys)
         return StateSchema(keys, pa.schema(state_fields(self.name, self.accumulators)))

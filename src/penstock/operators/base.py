@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -201,13 +201,17 @@ class HoldingOperator(Operator, Protocol):
         ...
 
 
-@runtime_checkable
 class CountingOperator(Protocol):
     """An operator that counts things for people, such as late rows. Optional."""
 
     def counters(self) -> Mapping[str, int]:
         """What was counted in this attempt, by name; asked once, after `finish`. Summed up in the checkpoint."""
         ...
+
+
+def counters_of(operator: Operator) -> Mapping[str, int]:
+    """What an operator counted, if it counts."""
+    return cast("CountingOperator", operator).counters() if hasattr(operator, "counters") else {}
 
 
 class OperatorSpec(Protocol):

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import cast
 
 from penstock.errors import OperatorFailed
-from penstock.operators.base import CountingOperator, Due, Emitted, Operator, Records, Time, TimedOperator
+from penstock.operators.base import Due, Emitted, Operator, Records, Time, TimedOperator, counters_of
 from penstock.operators.deadletters import Letters
 
 
@@ -52,8 +52,7 @@ class CarefulOperator:
         return cast("TimedOperator", self._operator).next_due()
 
     def counters(self) -> Mapping[str, int]:
-        own = self._operator.counters() if isinstance(self._operator, CountingOperator) else {}
-        return {**own, **self._letters.counters()}
+        return {**counters_of(self._operator), **self._letters.counters()}
 
 
 def _cause(failure: OperatorFailed) -> BaseException:

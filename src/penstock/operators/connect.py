@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import partial
+from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -147,7 +147,7 @@ class Connect(SpecDefaults):
     def keys(self) -> tuple[str, ...]:
         return self.inputs[0].keys
 
-    @property
+    @cached_property
     def shape(self) -> CodeShape:
         keys = key_schema(self.name, self.inputs[0].schema, self.keys)
         return CodeShape(self.name, keys, self.fields, self.output_schema, self.sides)

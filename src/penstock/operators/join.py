@@ -19,7 +19,7 @@ from penstock.operators.join_buffer import buffer_schema, deadline_schema, slot_
 from penstock.operators.join_operator import JoinOperator
 
 How: TypeAlias = Literal["inner", "left", "right", "full"]
-HOWS = ("inner", "left", "right", "full")
+HOWS: tuple[How, ...] = ("inner", "left", "right", "full")
 LATE = ("late_left", "late_right")
 SIDES = ("left", "right")
 
@@ -74,7 +74,7 @@ class Join(SpecDefaults):
         if event_time is not None:
             fields.append(pa.field(event_time, left.schema.field(left.event_time).type))
         refuse_doubles(name, [field.name for field in fields], "a column of the result")
-        return cls(name, left, right, lower, upper, how, pa.schema(fields), event_time)  # type: ignore[arg-type]
+        return cls(name, left, right, lower, upper, how, pa.schema(fields), event_time)
 
     @property
     def kind(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, ClassVar, Protocol
 
@@ -133,7 +134,7 @@ class Process(CarefulSpec):
     def kind(self) -> str:
         return "process"
 
-    @property
+    @cached_property
     def shape(self) -> CodeShape:
         keys = key_schema(self.name, self.input_schema, self.keys)
         return CodeShape(self.name, keys, self.fields, self.output_schema, self.sides)

@@ -35,6 +35,8 @@ from penstock.store.readbuffer import ReadBuffer
 __all__ = ["ArrowFile", "ArrowFileWriter", "BatchInfo", "Compression", "FileInfo", "checksum_of"]
 
 _END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
+# Spark already runs a task per core; (de)compressing in more threads would only make them wait for each other.
+_READ_OPTIONS = pa.ipc.IpcReadOptions(use_threads=False)
 _TAIL_GUESS_BYTES = 32 << 10  # holds the index of most files, so that opening one costs one read
 
 # Batches of memory-mapped files that this process has verified: (store, path, file checksum, batch).
@@ -67,7 +69,6 @@ class ArrowFileWriter:
         _refuse_dictionaries(schema)
         self._path, self._schema, self._kind, self._compression = path, schema, kind, compression
         self._meta = meta or {}
-        # Spark already runs a task per core; compressing in more threads would only make them wait for each other.
         self._options = pa.ipc.IpcWriteOptions(compression=compression, use_threads=False)
         self._schema_message = schema.serialize()
         self._batches: list[BatchInfo] = []
@@ -220,23 +221,29 @@ class ArrowFile:
         return self._decode(number, message)
 
     def _read_through_buffer(self, number: int) -> pa.RecordBatch:
+        """The schema goes before the batch: only a stream can be decompressed without threads."""
         info = self.batches[number]
         assert self._buffer is not None
-        with self._buffer.use(info.length) as view:
-            self._reader.read_into(info.offset, view)
-            self._verify(f"batch {number}", view, info.checksum)
-            message = pa.py_buffer(view)
-            batch = self._decode(number, message)
+        begin = len(self._schema_message)
+        with self._buffer.use(begin + info.length) as view:
+            view[:begin] = self._schema_message
+            self._reader.read_into(info.offset, view[begin:])
+            self._verify(f"batch {number}", view[begin:], info.checksum)
+            stream = pa.py_buffer(view)
+            batch = self._decode(number, stream, with_schema=True)
             # The format lets a writer leave a buffer uncompressed when that is smaller; such arrays would point into
             # the reusable bytes, so they get bytes of their own.
-            if _points_into(batch, message):
-                batch = self._decode(number, pa.py_buffer(bytes(view)))
+            if _points_into(batch, stream):
+                batch = self._decode(number, pa.py_buffer(bytes(view)), with_schema=True)
         return batch
 
-    def _decode(self, number: int, message: pa.Buffer) -> pa.RecordBatch:
+    def _decode(self, number: int, message: pa.Buffer, *, with_schema: bool = False) -> pa.RecordBatch:
         try:
-            batch = pa.ipc.read_record_batch(message, self.schema)
-        except (pa.ArrowException, OSError) as error:
+            if with_schema:
+                batch = pa.ipc.open_stream(message, options=_READ_OPTIONS).read_next_batch()
+            else:
+                batch = pa.ipc.read_record_batch(message, self.schema)
+        except (pa.ArrowException, OSError, StopIteration) as error:
             self._corrupt(f"batch {number} cannot be decoded: {error}")
         if batch.num_rows != self.batches[number].rows:
             self._corrupt(f"batch {number} has {batch.num_rows} rows, its index says {self.batches[number].rows}")
@@ -297,9 +304,9 @@ class ArrowFile:
             self._corrupt(f"its batches end at byte {position}, not at {end}")
 
     def _read_schema(self, info: SchemaInfo) -> pa.Schema:
-        message = self._read(0, info.length)
-        self._verify("the schema", message, info.checksum)
-        return pa.ipc.read_schema(pa.py_buffer(message))
+        self._schema_message = self._read(0, info.length)
+        self._verify("the schema", self._schema_message, info.checksum)
+        return pa.ipc.read_schema(pa.py_buffer(self._schema_message))
 
     def _read(self, offset: int, length: int) -> bytes:
         target = bytearray(length)

@@ -1,7 +1,7 @@
 """The one reusable buffer that a reader reads compressed batches into (B4).
 
-It is outside of every budget, made when first needed, grows to the largest batch, and is never in use twice: a
-second use at the same time would overwrite bytes that are still being decoded, so it fails loudly.
+It is outside of every budget, made when first needed, grows to the largest batch with its schema, and is never in
+use twice: a second use at the same time would overwrite bytes that are still being decoded, so it fails loudly.
 """
 
 from __future__ import annotations

@@ -124,7 +124,7 @@ class Harness:
         """The entries of a table of state as of the last checkpoint: keys and values."""
         name = f"{operator}/{table}" if table else operator
         manifest = self._runner.manifest
-        schema = next(part.schema for stage in self._pipeline.stages for part in stage.tables() if part.name == name)
+        schema = next(part.schema for stage in self._pipeline.stages for part in stage.tables if part.name == name)
         everything = KeyGroupRange(0, manifest.max_parallelism)
         files = manifest.state.get(name, ())
         with closing(KeyedState.open(self._store, files, everything, schema, manifest.max_parallelism)) as state:

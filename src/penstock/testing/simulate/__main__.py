@@ -9,7 +9,7 @@ import time
 
 import click
 
-from penstock.testing.simulate.runner import simulate
+from penstock.testing.simulate.runner import quiet, simulate
 
 
 @click.command()
@@ -19,6 +19,7 @@ from penstock.testing.simulate.runner import simulate
 @click.option("--jobs", type=int, default=os.cpu_count() or 1, show_default=True, help="Processes.")
 def main(seed: int | None, seeds: str | None, jobs: int, *, trace: bool) -> None:
     """Simulates whole runs with faults; ends with 1 if a checker found something."""
+    quiet()
     if seed is not None:
         outcome = simulate(seed, click.echo if trace else None)
         click.echo(outcome.text())
@@ -31,7 +32,7 @@ def run_many(seeds: range, jobs: int) -> int:
     """Runs seeds in several processes, prints what failed, returns how many did."""
     started = time.perf_counter()
     failed = events = checkpoints = 0
-    with multiprocessing.get_context("forkserver").Pool(jobs) as pool:
+    with multiprocessing.get_context("forkserver").Pool(jobs, initializer=quiet) as pool:
         for outcome in pool.imap_unordered(simulate, seeds, chunksize=8):
             events += outcome.events
             checkpoints += outcome.checkpoints

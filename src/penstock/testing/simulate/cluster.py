@@ -51,6 +51,8 @@ class SimCluster:
 
     def __init__(self, world: World, process: Process, limits: Limits, slots: int) -> None:
         self._world, self._process, self._limits, self._slots = world, process, limits, slots
+        self._attempts: list[Process] = []
+        """By attempt id: Spark numbers attempts within an application, so each driver begins anew."""
 
     @property
     def slots(self) -> int:
@@ -78,7 +80,8 @@ class SimCluster:
             raise JobFailed("simulated: the driver lost contact")
         reports = list(running.reports.values())
         world.rng.shuffle(reports)
-        world.checks.accepted(self._process, reports)
+        winners = [self._attempts[int(report.attempt)].name for report in reports]
+        world.checks.accepted(self._process, job.plan.checkpoint, world.stage_number(job.stage), winners)
         return reports
 
     def _start(self, running: _Running, subtask: int) -> None:
@@ -89,8 +92,8 @@ class SimCluster:
 
     def _attempt(self, running: _Running, subtask: int) -> None:
         world = self._world
-        number = world.next_attempt()
-        process = world.executor(f"a{number}")
+        process, attempt = world.executor(), len(self._attempts)
+        self._attempts.append(process)
         running.attempts[subtask] = running.attempts.get(subtask, 0) + 1
         running.running += 1
         lost = world.faults.costly(world.faults.rates.report_lost)
@@ -98,23 +101,23 @@ class SimCluster:
         def body() -> None:
             world.scheduler.current.tags["groups"] = running.job.plan.subtasks[subtask].groups
             try:
-                report = self._run_one(running.job, subtask, number, process)
+                report = self._run_one(running.job, subtask, attempt, process)
             except Crashed:
-                self._ended(running, subtask, number, None)
+                self._ended(running, subtask, process, None)
                 raise
             except AssertionError as error:  # for mistakes of our own only
-                world.scheduler.fail(f"assertion: attempt {number} of {running.job.stage.name}-{subtask}: {error}")
+                world.scheduler.fail(f"assertion: {process.name} of {running.job.stage.name}-{subtask}: {error}")
             except Exception as error:  # Spark runs the task again
-                world.log(f"attempt {number} raised {error!r}")
+                world.log(f"attempt {process.name} raised {error!r}")
                 report = None
-            self._ended(running, subtask, number, None if lost else report)
+            self._ended(running, subtask, process, None if lost else report)
 
         world.scheduler.spawn(process, f"{running.job.stage.name}-{subtask}", body, world.rng.random() * 0.01)
 
-    def _ended(self, running: _Running, subtask: int, number: int, report: SubtaskReport | None) -> None:
+    def _ended(self, running: _Running, subtask: int, process: Process, report: SubtaskReport | None) -> None:
         """The driver hears of it, unless it waits no more."""
         running.running -= 1
-        self._world.log(f"attempt {number} {'reports' if report else 'is lost'}")
+        self._world.log(f"attempt {process.name} {'reports' if report else 'is lost'}")
         if report is not None:
             running.reports.setdefault(subtask, report)
         elif subtask not in running.reports:
@@ -131,7 +134,7 @@ class SimCluster:
             assert isinstance(frame, dict)
             live = SeparateInputs(
                 {
-                    edge.name: iter(delivered(frame[edge.producer], edge, job.plan, subtask).to_batches())
+                    edge.name: iter(delivered(frame[edge.producer], edge, job.plan, subtask))
                     for edge in job.stage.source_inputs
                 }
             )
@@ -148,12 +151,15 @@ class SimCluster:
         return msgspec.json.decode(msgspec.json.encode(report), type=SubtaskReport)
 
 
-def delivered(table: pa.Table, edge: Edge, plan: StagePlan, subtask: int) -> pa.Table:
+def delivered(rows: pa.RecordBatch, edge: Edge, plan: StagePlan, subtask: int) -> list[pa.RecordBatch]:
     """What Spark's shuffle hands to one subtask: rows by key, or by the partition they came from."""
     if edge.keys:
-        hashes = hash_columns([table.column(key).combine_chunks() for key in edge.keys])
+        hashes = hash_columns([rows.column(key) for key in edge.keys])
     else:
-        lanes = np.asarray(table.column("key")) % LANES
+        lanes = rows.column("key").to_numpy() % LANES
         hashes = lanes * max(1, plan.max_parallelism // LANES) % plan.max_parallelism
-    mine = groups_of(hashes, plan.max_parallelism) * plan.parallelism // plan.max_parallelism == subtask
-    return table.append_column(HASH_COLUMN, pa.array(hashes)).filter(pa.array(mine)).combine_chunks()
+    mine = np.flatnonzero(groups_of(hashes, plan.max_parallelism) * plan.parallelism // plan.max_parallelism == subtask)
+    if not len(mine):
+        return []
+    taken = rows.take(pa.array(mine))
+    return [pa.RecordBatch.from_arrays([*taken.columns, pa.array(hashes[mine])], [*taken.schema.names, HASH_COLUMN])]

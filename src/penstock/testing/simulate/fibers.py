@@ -102,7 +102,11 @@ class Scheduler:
     def pause(self, seconds: float = 0.0) -> None:
         """Goes on later; anything may happen in between."""
         fiber = self._running()
-        self._push(fiber, self.now + fiber.ahead + seconds * fiber.process.slowness)
+        at = self.now + fiber.ahead + seconds * fiber.process.slowness
+        if (not self._queue or at < self._queue[0][0]) and fiber.process.paused_until <= at <= self._time_limit_s:
+            self.now, fiber.ahead = at, 0.0  # nobody else is due before
+            return
+        self._push(fiber, at)
         self._switch(fiber)
 
     def wait(self, timeout_s: float | None = None) -> bool:

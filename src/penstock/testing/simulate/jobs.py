@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +19,9 @@ from penstock.compiler import Input, OperatorNode, SourceNode, compile_pipeline
 from penstock.graph import Pipeline
 from penstock.operators import aggregates
 from penstock.operators.declare import value
+from penstock.operators.join import HOWS, How
 from penstock.operators.process import KeyedProcess
+from penstock.operators.windows import session_window, tumbling
 from penstock.pipeline import Output, Stream
 from penstock.protocol.keygroups import groups_of
 from penstock.sources import source_node
@@ -28,18 +31,6 @@ from penstock.testing.simulate.table import SimSink
 if TYPE_CHECKING:
     from penstock.testing.simulate.world import World
 
-SCHEMA = pa.schema(
-    [
-        ("id", pa.int64()),
-        ("key", pa.int64()),
-        ("coarse", pa.int64()),
-        ("pad", pa.string()),
-        ("ts", pa.timestamp("us")),
-        ("rules", pa.int64()),
-        ("n1", pa.int64()),
-        ("n2", pa.int64()),
-    ]
-)
 SOURCE_IDS = 1_000_000
 """Ids of the second source begin here."""
 FILTERED = 7
@@ -49,6 +40,9 @@ RULES_FROM_ID = 9 * SOURCE_IDS
 """Ids of broadcast rows; they end in no table."""
 DISORDER_S = 5
 LAG_S = 40
+WINDOW_S = 4
+GAP_S = 3
+JOIN_S = (-LAG_S - 6, -LAG_S + 6)
 """Rows come at most so much out of order; the second source is so far behind the first."""
 
 
@@ -56,22 +50,26 @@ LAG_S = 40
 class Shape:
     """What a pipeline looks like."""
 
-    sources: int
-    map_first: bool
-    filter: bool
-    two_keyed: bool
-    map_between: bool
-    totals: bool
-    probe: bool
-    rules: bool
-    row_cost: float
-    map_cost: float
+    sources: int = 1
+    map_first: bool = False
+    filter: bool = False
+    two_keyed: bool = False
+    map_between: bool = False
+    totals: bool = False
+    probe: bool = False
+    rules: bool = False
+    windows: Literal["tumbling", "session"] | None = None
+    join: How | None = None
+    """Of the two sources."""
+    row_cost: float = 0.0
+    map_cost: float = 0.0
     """Of an epoch, per row."""
 
     @classmethod
     def draw(cls, rng: random.Random) -> Shape:
+        sources = rng.choice((1, 1, 2))
         return cls(
-            sources=rng.choice((1, 1, 2)),
+            sources=sources,
             map_first=rng.random() < 0.2,
             filter=rng.random() < 0.3,
             two_keyed=rng.random() < 0.4,
@@ -79,50 +77,74 @@ class Shape:
             totals=rng.random() < 0.3,
             probe=rng.random() < 0.35,
             rules=rng.random() < 0.2,
+            windows=rng.choice(("tumbling", "session")) if rng.random() < 0.2 else None,
+            join=rng.choice(HOWS) if sources == 2 and rng.random() < 0.4 else None,
             row_cost=rng.choice((0.0, 0.02, 0.1, 0.3)),
             map_cost=rng.choice((0.0, 0.0, 0.02, 0.1)),
         )
 
+    @property
+    def schema(self) -> pa.Schema:
+        """Of all records; what no operator would look at is left out."""
+        columns = {"id": pa.int64(), "key": pa.int64(), "pad": pa.string(), "ts": pa.timestamp("us"), "n1": pa.int64()}
+        if self.two_keyed or self.totals:
+            columns["coarse"] = pa.int64()
+        if self.two_keyed:
+            columns["n2"] = pa.int64()
+        if self.rules:
+            columns["rules"] = pa.int64()
+        return pa.schema(columns)
+
 
 def pipeline_of(shape: Shape, world: World) -> Pipeline:
     """The pipeline, writing to the world's tables and spending its virtual time."""
+    schema = shape.schema
 
     def costly(batch: pa.RecordBatch) -> pa.RecordBatch:
         world.scheduler.spend(batch.num_rows * shape.map_cost * world.epoch_s)
         return batch
 
     streams = [
-        Stream(source_node(f"s{number}", SCHEMA, None, event_time="ts", watermark=DISORDER_S))
+        Stream(source_node(f"s{number}", schema, None, event_time="ts", watermark=DISORDER_S))
         for number in range(shape.sources)
     ]
     if shape.map_first:
         streams = [stream.map_batches(costly, name=f"map{number}") for number, stream in enumerate(streams)]
+    outputs: list[Output] = []
+    if shape.join is not None:
+        left, right = (stream.key_by("key") for stream in streams)
+        pairs = left.join(right, within=JOIN_S, how=shape.join, name="join")
+        outputs.append(pairs.write(SimSink(world.tables["pairs"]), name="pairs"))
     stream = streams[0] if len(streams) == 1 else streams[0].union(*streams[1:], name="union")
     if shape.filter:
         stream = stream.filter(lambda batch: np.asarray(batch.column("id")) % FILTERED != 0, name="filter")
     if shape.probe:
-        probe = WatermarkProbe("probe", SCHEMA, ("key",), world)
+        probe = WatermarkProbe("probe", schema, ("key",), world)
         stream = Stream(OperatorNode(probe, True, (Input(stream.node, ("key",)),)))
-    stream = stream.key_by("key").process(_numbering(world, "key", "n1", shape.row_cost * world.epoch_s), name="first")
+    numbering, row_cost_s = partial(_numbering, world, schema), shape.row_cost * world.epoch_s
+    stream = stream.key_by("key").process(numbering("key", "n1", row_cost_s), name="first")
     if shape.map_between:
         stream = stream.map_batches(costly, name="between")
     if shape.two_keyed:
-        stream = stream.key_by("coarse").process(
-            _numbering(world, "coarse", "n2", shape.row_cost * world.epoch_s / 2), name="second"
-        )
+        stream = stream.key_by("coarse").process(numbering("coarse", "n2", row_cost_s / 2), name="second")
     if shape.rules:
-        rules = Stream(SourceNode(f"s{shape.sources}", SCHEMA, None)).broadcast()
-        stream = stream.key_by("key").connect(rules, process=with_rules(world, SCHEMA), name="rules")
-    outputs: list[Output] = [stream.write(SimSink(world.tables["records"]), name="records")]
+        rules = Stream(SourceNode(f"s{shape.sources}", schema, None)).broadcast()
+        stream = stream.key_by("key").connect(rules, process=with_rules(world, schema), name="rules")
+    outputs.append(stream.write(SimSink(world.tables["records"]), name="records"))
     if shape.totals:
         totals = stream.key_by("coarse").aggregate(n=aggregates.count(), total=aggregates.sum("id"), name="totals")
         outputs.append(totals.write(SimSink(world.tables["totals"]), name="sums"))
+    if shape.windows is not None:
+        kind = tumbling(WINDOW_S) if shape.windows == "tumbling" else session_window(GAP_S)
+        windows = stream.key_by("key").window(kind, on="ts")
+        panes = windows.aggregate(n=aggregates.count(), total=aggregates.sum("id"), name="windows")
+        outputs.append(panes.write(SimSink(world.tables["windows"]), name="panes"))
     return compile_pipeline([output.node for output in outputs])
 
 
-def _numbering(world: World, key_column: str, number_column: str, row_cost_s: float) -> KeyedProcess:
+def _numbering(world: World, schema: pa.Schema, key_column: str, column: str, row_cost_s: float) -> KeyedProcess:
     class Numbering(KeyedProcess):
-        output = SCHEMA
+        output = schema
         n = value(pa.int64())
 
         def process(self, key: dict[str, Any], rows: list[dict[str, Any]], state: Any, out: Any) -> None:
@@ -131,7 +153,7 @@ def _numbering(world: World, key_column: str, number_column: str, row_cost_s: fl
             number = state.n or 0
             for row in rows:
                 number += 1
-                row[number_column] = number
+                row[column] = number
             state.n = number
             out.emit_many(rows)
 
@@ -142,7 +164,7 @@ def _numbering(world: World, key_column: str, number_column: str, row_cost_s: fl
 class Records:
     """What the sources deliver: a log per source, and which keys are hot."""
 
-    tables: list[pa.Table]
+    tables: list[pa.RecordBatch]
     hashes: dict[int, int]
     """Spark's hash by key value."""
 
@@ -151,16 +173,17 @@ class Records:
         keys = rng.choice((2, 5, 12, 24))
         skew = rng.choice((0.0, 0.0, 0.5, 0.9))
         big = rng.choice((0.0, 0.0, 0.02))
+        most = rng.choice((12, 20, 40))
         tables = []
         for source in range(shape.sources):
-            rows = rng.randint(8, 40 // shape.sources)
+            rows = rng.randint(5, most // shape.sources)
             chosen = [0 if rng.random() < skew else rng.randrange(keys) for _ in range(rows)]
             pads = ["x" * (4000 if rng.random() < big else rng.randrange(20)) for _ in range(rows)]
             late = [round(1e6 * (row - rng.random() * DISORDER_S - source * LAG_S)) for row in range(rows)]
-            tables.append(_table(source * SOURCE_IDS + 1, chosen, pads, late))
+            tables.append(_table(shape.schema, source * SOURCE_IDS + 1, chosen, pads, late))
         if shape.rules:
             rows = rng.randint(1, 8)
-            tables.append(_table(RULES_FROM_ID, [0] * rows, [""] * rows, [0] * rows))
+            tables.append(_table(shape.schema, RULES_FROM_ID, [0] * rows, [""] * rows, [0] * rows))
         hashes = hash_columns([pa.array(range(keys), pa.int64())])
         return cls(tables, dict(zip(range(keys), hashes.tolist(), strict=True)))
 
@@ -169,19 +192,16 @@ class Records:
         return [row for table in self.tables for row in table.to_pylist() if row["id"] < RULES_FROM_ID]
 
 
-def _table(first_id: int, keys: list[int], pads: list[str], times: list[int]) -> pa.Table:
-    zeros = [0] * len(keys)
-    columns = {
+def _table(schema: pa.Schema, first_id: int, keys: list[int], pads: list[str], times: list[int]) -> pa.RecordBatch:
+    columns: dict[str, list[Any]] = {
         "id": list(range(first_id, first_id + len(keys))),
         "key": keys,
         "coarse": [key // KEYS_PER_COARSE for key in keys],
         "pad": pads,
         "ts": times,
-        "rules": zeros,
-        "n1": zeros,
-        "n2": zeros,
     }
-    return pa.table(columns, schema=SCHEMA)
+    zeros = [0] * len(keys)
+    return pa.RecordBatch.from_pydict({name: columns.get(name, zeros) for name in schema.names}, schema=schema)
 
 
 def group_of(value: int, hashes: dict[int, int], max_parallelism: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -40,6 +41,11 @@ class Outcome:
             f"{events}\nseed {self.seed}: FAILED {self.failure.message}\n"
             f"replay: python -m penstock.testing.simulate --seed {self.seed} --trace"
         )
+
+
+def quiet() -> None:
+    """Simulated faults are many, and each would be a warning."""
+    logging.getLogger("penstock").setLevel(logging.ERROR)
 
 
 def simulate(seed: int, show: Callable[[str], None] | None = None) -> Outcome:

@@ -29,7 +29,7 @@ LOOK_EVERY_S = 0.1
 class SimSource:
     """What survives restarts: records, and how far they were cut into batches."""
 
-    tables: list[pa.Table]
+    tables: list[pa.RecordBatch]
     offsets: dict[int, Offsets] = field(default_factory=dict)
     commits: set[int] = field(default_factory=set)
     ends: bool = True
@@ -41,12 +41,16 @@ class SimSource:
     def used_up(self, batch: int) -> bool:
         return self.end_of(batch) == tuple(table.num_rows for table in self.tables)
 
+    def part_read(self) -> float:
+        """How much of the records is in batches."""
+        return sum(self.end_of(max(self.offsets, default=-1))) / sum(table.num_rows for table in self.tables)
+
     def first_to_run(self) -> int:
         """The newest batch if it has no commit, else the one after it."""
         newest = max(self.offsets, default=-1)
         return newest if newest >= 0 and newest not in self.commits else newest + 1
 
-    def rows(self, batch: int) -> dict[str, pa.Table]:
+    def rows(self, batch: int) -> dict[str, pa.RecordBatch]:
         return {
             f"s{number}": table.slice(lo, hi - lo)
             for number, (table, (lo, hi)) in enumerate(zip(self.tables, self.offsets[batch], strict=True))

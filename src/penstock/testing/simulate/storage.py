@@ -85,11 +85,9 @@ class SimStore:
         start = f"{folder}/" if folder else ""
 
         def effect() -> list[Entry]:
-            return sorted(
-                Entry(path, len(file.data))
-                for path, file in self._disk.files.items()
-                if path.startswith(start) and file.listed_at <= self._world.scheduler.now
-            )
+            now, files = self._world.scheduler.now, self._disk.files
+            found = sorted(path for path in files if path.startswith(start))
+            return [Entry(path, len(files[path].data)) for path in found if files[path].listed_at <= now]
 
         return self._call("list", prefix, effect)
 

@@ -57,6 +57,8 @@ class SimTable:
     snapshots: list[Snapshot] = field(default_factory=list)
     fenced_below: int = 0
     files_begun: int = 0
+    made_too_late: set[int] = field(default_factory=set)
+    """Files that zombies made, or may still make, after whoever judged their attempts had removed them."""
 
     def next_file(self) -> int:
         self.files_begun += 1
@@ -69,11 +71,11 @@ class SimTable:
         world = self.world
         fault = world.outside_call(process, f"{self.name} {what}")
         if world.faults.chance(world.faults.rates.table_delay):
-            world.scheduler.pause(world.rng.random() * world.epoch_s)
+            world.scheduler.pause(2 * world.rng.random() * world.epoch_s)
         while self.name in world.table_stalls:
             world.scheduler.pause(STALL_LOOK_S)
-        if fault is Fault.NONE and world.faults.costly(world.faults.rates.table_failure):
-            fault = world.rng.choice((Fault.FAIL_BEFORE, Fault.FAIL_AFTER))
+        if fault is Fault.NONE:
+            fault = world.faults.on_table(what)
         if fault is Fault.FAIL_BEFORE:
             raise _failure(f"{self.name}: simulated failure of {what}")
         return fault
@@ -127,7 +129,7 @@ class SimTableWriter:
         fault = table.call(process, "write")
         table.files[number] = rows
         table.after(process, fault, "write")
-        payload = msgspec.json.encode(Written(number, self._context.attempt, int(self._context.checkpoint)))
+        payload = msgspec.json.encode(Written(number, process.name, int(self._context.checkpoint)))
         return [Committable(payload, len(rows), len(payload))]
 
     def abort(self) -> None:
@@ -205,10 +207,12 @@ class SimCommitter:
 
     def remove(self, files: Sequence[str]) -> None:
         fault = self._table.call(self._process, f"remove {','.join(files)}")
-        for file in files:
-            if int(file) in self._table.files:
-                self._table.world.checks.before_removal(self._table, int(file))
-                del self._table.files[int(file)]
+        for file in map(int, files):
+            if file in self._table.files:
+                self._table.world.checks.before_removal(self._table, file)
+                del self._table.files[file]
+            else:
+                self._table.made_too_late.add(file)
         self._table.after(self._process, fault, "remove")
 
     def close(self) -> None:

@@ -16,6 +16,7 @@ from penstock.engine.loop import EpochLoop
 from penstock.engine.query import Query
 from penstock.engine.start import Surroundings, start_query
 from penstock.errors import PenstockError
+from penstock.graph import Stage
 from penstock.store.base import Store
 from penstock.task import Limits
 from penstock.testing.simulate.checks import Checks
@@ -23,15 +24,18 @@ from penstock.testing.simulate.cluster import SimCluster
 from penstock.testing.simulate.faults import Fault, Faults, Rates
 from penstock.testing.simulate.fibers import CheckFailed, Crashed, Fiber, Process, Scheduler
 from penstock.testing.simulate.jobs import Records, Shape, pipeline_of
+from penstock.testing.simulate.results import check_results
 from penstock.testing.simulate.source import Offsets, SimFeed, SimSource
 from penstock.testing.simulate.storage import Disk, SimStore
 from penstock.testing.simulate.table import FOREIGN, SimTable, Snapshot
 from penstock.testing.simulate.trace import Trace
 
+TABLES = (("records", "records"), ("totals", "sums"), ("windows", "panes"), ("pairs", "pairs"))
+"""Tables and the sinks that write to them."""
 TIME_LIMIT_S = 4_000.0
 EVENTS_MAX = 20_000
 HEALTHY_STARTS_MAX = 8
-COSTLY_FAULTS_MAX = 14
+FAULTS_MAX_S = 150.0
 
 
 class SimBackground:
@@ -97,16 +101,16 @@ class World:
         self.rng = rng = random.Random(seed)
         self.trace = Trace(show)
         self.scheduler = Scheduler(random.Random(rng.random()), TIME_LIMIT_S)
-        self.faults = Faults(rng, Rates.draw(rng), rng.randint(0, COSTLY_FAULTS_MAX))
+        self.faults = Faults(rng, Rates.draw(rng))
         self.shape = Shape.draw(rng)
         self.records = Records.draw(rng, self.shape)
         self.source = SimSource(self.records.tables)
         self.disk = Disk()
-        self.tables = {name: SimTable(name, sink, self) for name, sink in (("records", "records"), ("totals", "sums"))}
+        self.tables = {name: SimTable(name, sink, self) for name, sink in TABLES}
         self.checks = Checks(self)
         self.max_parallelism = rng.choice((5, 7, 8, 13, 128))
-        self.retain = rng.choice((1, 2, 3))
-        self._batch_rows = rng.choice((6, 12, 25))
+        self.retain = rng.choice((1, 2, 3, 6))
+        self._batch_rows = rng.choice((5, 10, 20))
         epoch_s = rng.choice((0.1, 0.3, 1.0, 3.0, None))
         self.epoch_s = epoch_s or 1.0
         self.barrier = epoch_s is not None
@@ -125,7 +129,6 @@ class World:
         self._supervisor = self.scheduler.current
         self.drivers: list[SimDriver] = []
         self._executors: list[Process] = []
-        self._attempts = 0
         self.table_stalls: set[str] = set()
         """Tables that answer nothing for the time being."""
 
@@ -140,21 +143,21 @@ class World:
 
     def _supervise(self) -> None:
         self.log(f"{self.shape} {self.faults.rates}")
-        done = self._with_faults(self.rng.uniform(3, 40))
+        done = self._with_faults(self.rng.uniform(3, 40), self.rng.uniform(0, 1.5))
         self.faults.on = False
         self.disk.list_everything()
         self.log("faults off")
         if not done:
             self._without_faults()
         self._await_zombies()
-        self.checks.at_end()
+        check_results(self)
         self._run_to_end(self.start_driver())
         self.checks.nothing_left_over()
 
-    def _with_faults(self, until_s: float) -> bool:
-        """Drivers come and go; True when one of them got to the end."""
+    def _with_faults(self, at_least_s: float, part: float) -> bool:
+        """Drivers come and go, until a part of the records was read; True when one of them got to the end."""
         driver = self.start_driver()
-        while self.scheduler.now < until_s:
+        while self.scheduler.now < (at_least_s if self.source.part_read() >= part else FAULTS_MAX_S):
             self.scheduler.wait(self.rng.uniform(0.1, 3))
             if driver.over:
                 if driver.ended and driver.error is None and self._all_read() and not driver.stopped:
@@ -301,7 +304,7 @@ class World:
         """A process asks for something outside: time passes, others run, and something may go wrong."""
         if self.trace.events > EVENTS_MAX:
             self.scheduler.fail(f"liveness: not at its end after {EVENTS_MAX} events")
-        fault = self.faults.on_store(driver=process.name.startswith("d"))
+        fault = self.faults.on_store(what, driver=process.name.startswith("d"))
         latency_s = 0.002 * self.rng.random()
         match fault:
             case Fault.SLOW:
@@ -332,8 +335,9 @@ class World:
             else:
                 self.crash(process)
 
-    def executor(self, name: str) -> Process:
-        process = Process(name)
+    def executor(self) -> Process:
+        """The process of a new attempt."""
+        process = Process(f"a{len(self._executors) + 1}")
         self._executors.append(process)
         rates = self.faults.rates
         if self.faults.costly(rates.attempt_crash):
@@ -344,9 +348,8 @@ class World:
             process.slowness = 10.0
         return process
 
-    def next_attempt(self) -> int:
-        self._attempts += 1
-        return self._attempts
+    def stage_number(self, stage: Stage) -> int:
+        return [other.name for other in self._pipeline.stages].index(stage.name)
 
     def next_offsets(self, batch: int) -> Offsets:
         """How much a micro-batch takes of each source."""
