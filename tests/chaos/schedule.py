@@ -45,6 +45,8 @@ WEIGHTS: dict[What, int] = {
 ENDS_DRIVER: frozenset[What] = frozenset({"kill driver", "kill starting driver", "kill jvm", "orphan jvm"})
 CLUSTER_SHARE = 0.12
 """Of runs on a cluster with executors of their own: three JVMs more than others need."""
+LARGE_ROWS = 25
+"""Of records of a megabyte each, that come together."""
 DRIVER_ENDS_MAX = 2
 """Per run: each needs a JVM, the dearest thing in a run."""
 
@@ -95,9 +97,9 @@ def schedule(seed: int) -> Schedule:
         shape=shape,
         cluster=cluster,
         parallelism=chance.randint(1, 7),
-        epoch_s=chance.choice((0.1, 0.15, 0.3, 0.6)),
-        cost_s=chance.choice((0.0003, 0.001, 0.002)),
-        rows=min(chance.randint(150, 500), SHAPES[shape].rows // 5 if SHAPES[shape].rows < ROWS else 500),
+        epoch_s=chance.choice((0.15, 0.3, 0.6)),
+        cost_s=chance.choice((0.0003, 0.001)),
+        rows=chance.randint(60, 200) if SHAPES[shape].rows == ROWS else LARGE_ROWS,
         small=chance.choice(("checkpoint", "lake")) if any(act.what == "fill disk" for act in acts) else None,
         acts=acts,
     )

@@ -254,6 +254,9 @@ class Query:
         if self._stopping or self._loop.error is not None:
             self._loop.end_of_source()
             return
+        if isinstance(error, PenstockError):
+            self._loop.fail(error)
+            return
         lines = [line for line in str(error).splitlines() if line.strip()]
         self._loop.fail(
             StageFailed(

@@ -18,6 +18,7 @@ from penstock.engine.sourcelog import SOURCE_FOLDER, rewind_source
 from penstock.errors import MissingFile
 from penstock.protocol.ids import BatchId
 from penstock.spark.exchange import SourceLayout
+from penstock.spark.failures import explained
 from penstock.store.base import Store
 
 # Between our call to stop the streaming query and Spark's interruption of its thread; a busy machine takes its time.
@@ -117,7 +118,7 @@ class SparkFeed:
         try:
             query.awaitTermination()
         except BaseException as error:
-            on_failure(error)
+            on_failure(explained(error))
         else:
             on_end()
 
