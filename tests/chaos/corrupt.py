@@ -40,7 +40,7 @@ def corrupt_file(run: Run, chance: random.Random) -> str:
         _put_back(path, whole)
         return f"{kind}, {CORRUPT}, older checkpoint restored"
     _put_back(path, whole)
-    run.ensure_runs(after=found)
+    run.ensure_runs(after=run.driver.outcome)
     return f"{kind}, {CORRUPT}, bytes put back"
 
 

@@ -39,8 +39,9 @@ def workers(session: int) -> list[int]:
 
 
 def jvms(session: int) -> list[int]:
-    """The driver's JVM."""
-    return [process.pid for process in of_session(session) if "org.apache.spark.deploy.SparkSubmit" in process.command]
+    """The driver's JVM: one, or none any more. What it is just about to start still has its command line."""
+    found = {process.pid: process for process in of_session(session) if "deploy.SparkSubmit" in process.command}
+    return [pid for pid, process in found.items() if process.parent not in found]
 
 
 def executors(session: int) -> list[int]:

@@ -14,8 +14,8 @@ from penstock.sinks.paimon_read import listed_files, read_table
 from tests.spark.matrix_shapes import takes
 
 SOAK = "soak"
-ROWS_PER_S = 500
-KEYS = 200
+ROWS_PER_S = 200
+KEYS = 100
 WINDOW_S = 5
 ROWS, WINDOWS = "soak.rows", "soak.windows"
 UPKEEP = pen.Upkeep(every="5 s", snapshots=5, snapshots_for="20 s")

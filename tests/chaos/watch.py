@@ -40,7 +40,7 @@ class Sample:
     table_files: float = _figure("", share=0.25, floor=60, why="data files between two compactions")
     epoch_s: float = _figure("s", share=0.25, floor=0.3, why="faults make single epochs long")
     manifest_kb: float = _figure("KB", share=0.25, floor=4, why="faults leave more in flight for a while")
-    in_flight: float = _figure("rows", share=0.25, floor=1500, why="three seconds of input")
+    in_flight: float = _figure("rows", share=0.25, floor=1000, why="five seconds of input")
 
     @classmethod
     def limits(cls) -> dict[str, Limit]:
