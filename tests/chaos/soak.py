@@ -2,8 +2,9 @@
 
     python -m tests.chaos.soak [--minutes N] [--seed SEED]
 
-One line per minute. Early on the driver is killed once; the next one stays, so that its figures mean something. Workers are killed youngest first, so that the oldest shows what a worker comes to hold. `growth` says what
-growing is, `watch` what each figure may grow.
+One line per minute. Early on the driver is killed once; the next one stays, so that its figures mean something. Workers
+are killed youngest first, so that the oldest shows what a worker comes to hold. `growth` says what growing is, `watch`
+what each figure may grow.
 """
 
 from __future__ import annotations
