@@ -29,6 +29,9 @@ from tests.chaos.watch import Sample, Watch
 COST_S = 0.0002
 EPOCH_S = 1.0
 """Light work: what is looked for grows with epochs, not with rows, and the machine may be busy with something else."""
+EARLY_SHARE = 1 / 6
+"""Of the time, before the driver is killed; starting Spark does not count."""
+EPOCHS_MIN = 30
 SAMPLE_S = 5.0
 FAULT_S = (8.0, 20.0)
 HANG_S = 120.0
@@ -48,28 +51,31 @@ class Soak:
 
     def __call__(self) -> list[str]:
         """What is wrong, in the end; nothing, if all is well."""
-        began = time.monotonic()
         self._start()
-        self._let_pass(began, self._seconds / 6)
+        self._let_pass(self._seconds * EARLY_SHARE)
         self._driver.kill()
         self._note("killed the driver")
         self._samples.clear()
         self._driver = self._drivers.take()
         self._start()
-        self._let_pass(began, self._seconds)
-        self._say("the end")
+        self._let_pass(self._seconds * (1 - EARLY_SHARE))
+        epochs = len(self._driver.epochs)
         self._driver.tell(messages.Stop(drain=True))
         outcome = self._await_end()
         if outcome.code:
             raise Wrong(f"it does not stop: {outcome.message}")
-        return [*self._grown(), *soak_faults(self._folder)]
+        few = [f"only {epochs} epochs: too few to tell"] if epochs < EPOCHS_MIN else []
+        return [*few, *self._grown(), *soak_faults(self._folder)]
 
-    def _let_pass(self, began: float, until_s: float) -> None:
-        """Faults, samples and a line per minute until that time."""
-        watch = Watch(self._driver, self._folder)
-        minute = int((time.monotonic() - began) // 60)
-        next_sample_s = next_fault_s = time.monotonic() - began
-        while (now_s := time.monotonic() - began) < until_s:
+    def _let_pass(self, seconds: float) -> None:
+        """Faults, samples and a line per minute from the first epoch on."""
+        driver = self._driver
+        driver.require(lambda: bool(driver.epochs), "first epoch", HANG_S)
+        watch = Watch(driver, self._folder)
+        began = time.monotonic()
+        next_sample_s = next_fault_s = 0.0
+        minute = 1
+        while (now_s := time.monotonic() - began) < seconds:
             self._ensure_runs()
             if now_s >= next_fault_s:
                 self._fault()
@@ -77,11 +83,12 @@ class Soak:
             if now_s >= next_sample_s:
                 self._samples.append(watch.sample(now_s))
                 next_sample_s = now_s + SAMPLE_S
-            if now_s // 60 > minute:
-                minute = int(now_s // 60)
+            if now_s >= 60.0 * minute:
                 self._say(f"minute {minute}")
-            pause_s = min(next_sample_s, next_fault_s, until_s, 60.0 * (minute + 1)) - (time.monotonic() - began)
-            self._driver.wait(self._has_ended, max(0.0, pause_s))
+                minute += 1
+            pause_s = min(next_sample_s, next_fault_s, seconds, 60.0 * minute) - (time.monotonic() - began)
+            driver.wait(self._has_ended, max(0.0, pause_s))
+        self._say(f"after {now_s / 60:.1f} minutes")
 
     def _has_ended(self) -> bool:
         return self._driver.outcome is not None
