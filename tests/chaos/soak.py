@@ -59,7 +59,7 @@ class Soak:
         self._driver = self._drivers.take()
         self._start()
         self._let_pass(self._seconds * (1 - EARLY_SHARE))
-        epochs = len(self._driver.epochs)
+        epochs = sum(isinstance(told, messages.Epoch) for told in self._driver.all_told)
         self._driver.tell(messages.Stop(drain=True))
         outcome = self._await_end()
         if outcome.code:
