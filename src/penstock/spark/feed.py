@@ -19,6 +19,7 @@ from penstock.errors import MissingFile
 from penstock.protocol.ids import BatchId
 from penstock.spark.batches import batch_settings
 from penstock.spark.exchange import SourceLayout
+from penstock.spark.failures import explained
 from penstock.store.base import Store
 
 # Between our call to stop the streaming query and Spark's interruption of its thread; a busy machine takes its time.
@@ -115,7 +116,7 @@ class SparkFeed:
         try:
             query.awaitTermination()
         except BaseException as error:
-            on_failure(error)
+            on_failure(explained(error))
         else:
             on_end()
 
