@@ -1,5 +1,5 @@
 # Everything runs in .venv, which `setup` makes and renews when pyproject.toml or requirements.lock change.
-# Variables: SEEDS=0..9999 (sim)  RUNS=50 SEED=7 (kill)  PYTHON=/path/to/python3.12  TESTS=tests/unit  ARGS="options for the command behind the target"
+# Variables: SEEDS=0..9999 (sim)  RUNS=50 SEED=7 (kill, hunt, chaos)  MINUTES=30 (soak)  PYTHON=/path/to/python3.12  TESTS=tests/unit  ARGS="options for the command behind the target"
 
 ROOT := $(patsubst %/,%,$(dir $(lastword $(MAKEFILE_LIST))))
 READY := $(ROOT)/.venv/.penstock-ready
@@ -8,7 +8,7 @@ TESTS ?= tests
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo test test-slow lint format bench nexmark kill matrix hunt clean sim mutants
+.PHONY: help setup java demo test test-slow lint format bench nexmark kill matrix hunt chaos soak clean sim mutants
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' "$(ROOT)/Makefile"
@@ -52,6 +52,12 @@ matrix: java setup ## every shape and rescale of the matrix on Spark; ARGS="--on
 
 hunt: java setup ## look for lost records under contention: RUNS=300
 	@$(IN_ROOT) .venv/bin/python -m tests.spark.hunt --runs $(or $(RUNS),300) --seed $(or $(SEED),1)
+
+chaos: java setup ## random pipelines under random faults on Spark: RUNS=100, or ARGS="--seed 7" for one
+	@$(IN_ROOT) .venv/bin/python -m tests.chaos --runs $(or $(RUNS),100) $(if $(SEED),--first $(SEED)) $(ARGS)
+
+soak: java setup ## one pipeline under steady load with faults, nothing may grow: MINUTES=30
+	@$(IN_ROOT) .venv/bin/python -m tests.chaos.soak --minutes $(or $(MINUTES),30) $(ARGS)
 
 sim: setup ## whole runs under faults, without Spark, from seeds; SEEDS=0..9999, or ARGS="--seed 7 --trace" for one
 	@$(IN_ROOT) .venv/bin/python -m penstock.testing.simulate --seeds $(or $(SEEDS),0..999) $(ARGS)

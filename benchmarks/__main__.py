@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import backlog, barrier, commits, dedup, floor, join, map_async, recovery, throughput, windows
+from benchmarks import backlog, barrier, bigstate, commits, dedup, floor, join, map_async, recovery, throughput, windows
 from benchmarks.session import make_session
 from benchmarks.verdict import Verdicts
 
@@ -17,6 +17,7 @@ BENCHMARKS = {
     "floor": floor.run,
     "aggregates": throughput.aggregates,
     "processes": throughput.processes,
+    "bigstate": bigstate.run,
     "windows": windows.run,
     "dedup": dedup.run,
     "join": join.run,

@@ -82,7 +82,8 @@ def ceiling(
         lambda stream: stream.writeStream.foreachBatch(handle),
         name=f"shuffle + mapInArrow{' + count and sum' if aggregate else ''}, no state, {partitions} partitions",
         warmup=warmup,
-        settings=_shuffle(partitions),
+        # As Penstock sets it for rows of a known width.
+        settings={**_shuffle(partitions), "spark.sql.execution.arrow.maxBytesPerBatch": str((1 << 31) - 1)},
     )
 
 

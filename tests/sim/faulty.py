@@ -148,8 +148,8 @@ def reversed_rows(original: Any) -> Any:
 
 
 def newest_first(original: Any) -> Any:
-    def advance_state(files: Any, change: Any, groups: Any) -> Any:
-        after = original(files, change, groups)
+    def advance_state(files: Any, change: Any) -> Any:
+        after = original(files, change)
         return (after[-1], *after[:-1]) if change.added is not None else after
 
     return advance_state

@@ -116,6 +116,7 @@ def test_kills_of_driver_jvm_and_workers_lose_and_double_nothing(tmp_path: Path)
         (jvm,) = headless.processes("SparkSubmit")
         assert kill(jvm)
         assert headless.wait(GIVE_UP_S) not in (None, 0), "a driver without its JVM says so and ends"
+    assert "the JVM of the driver does not answer" in "".join(headless.errors)
 
     with life(tmp_path, rng) as orphaned:
         orphaned.await_first_epoch()

@@ -74,7 +74,7 @@ def run_epochs(
                     part = _part(records(batch, keys, hashes), subtask, parallelism)
                     emitted += rows_of(operator.process(part), spec)
                 emitted += rows_of(operator.finish(), spec)
-                checkpoint.finish(state, subtask, parallelism)
+                checkpoint.finish(state)
             outputs.append(emitted)
     return outputs
 

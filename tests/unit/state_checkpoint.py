@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 
-import msgspec
-
 from penstock.operators.base import StateSchema
+from penstock.protocol.advance import advance_state
 from penstock.protocol.keygroups import KeyGroupRange, range_of
 from penstock.protocol.manifest import StateFile
+from penstock.protocol.report import StateReport
 from penstock.state.keyed import KeyedState, StateChange
 from penstock.store.base import Store
 
@@ -34,20 +34,14 @@ class Checkpoint:
     def files_of(self, groups: KeyGroupRange) -> list[StateFile]:
         return [file for file in self.files if any(part.intersect(groups) for part in file.ranges)]
 
-    def accept(self, change: StateChange, groups: KeyGroupRange) -> None:
-        files = []
-        for file in self.files:
-            ranges = file.ranges
-            if file.path in change.replaced:
-                ranges = tuple(part for old in ranges for part in old.subtract(groups))
-            if ranges:
-                files.append(msgspec.structs.replace(file, ranges=ranges))
-        self.files = [*files, *([change.added] if change.added else [])]
+    def accept(self, change: StateChange) -> None:
+        report = StateReport(table="", added=change.added, replaced=change.replaced)
+        self.files = list(advance_state(tuple(self.files), report))
 
-    def finish(self, state: KeyedState, subtask: int = 0, parallelism: int = 1) -> StateChange:
+    def finish(self, state: KeyedState) -> StateChange:
         """Flushes, accepts the change and closes."""
         change = state.flush(self.new_name)
-        self.accept(change, range_of(subtask, parallelism, self.max_parallelism))
+        self.accept(change)
         state.close()
         return change
 

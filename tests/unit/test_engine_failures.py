@@ -23,6 +23,7 @@ from penstock.errors import (
 )
 from penstock.observe.events import EpochPublished, Event
 from penstock.protocol.ids import Generation
+from penstock.store import open_store
 from penstock.testing.inline import InlineCluster, InlineFeed, InlineRun, stream_of
 from penstock.testing.tables import Memory, MemoryCommitter, memory_table
 from tests.unit.engine_jobs import (
@@ -109,6 +110,25 @@ def test_a_second_driver_fences_off_the_first(tmp_path: Path, clock: FakeClock, 
         old.await_termination(30)
     assert len(memory_table(table).snapshots) == committed
     assert_exact(table, 600)
+
+
+@pytest.mark.parametrize("replaced", [True, False])
+def test_a_source_that_fails_under_a_replaced_driver_is_not_what_it_blames(
+    tmp_path: Path, clock: FakeClock, table: str, replaced: bool
+) -> None:
+    """C9: Spark notices a second query on its own log, often before we look for a newer generation."""
+
+    class Contested(list):
+        def __getitem__(self, number):
+            if number < 1:
+                return super().__getitem__(number)
+            if replaced:
+                Checkpoints(open_store(str(tmp_path))).claim_generation(Driver("elsewhere", 1, "", ""))
+            raise RuntimeError("Concurrent update to the log. Multiple streaming jobs detected for 1")
+
+    query = InlineRun(Contested(batches_of(100, 2)), clock).start(keyed_slow(clock, table), checkpoint=tmp_path)
+    with pytest.raises(Fenced if replaced else StageFailed, match="generation 2" if replaced else "Concurrent update"):
+        query.await_termination(30)
 
 
 def test_a_driver_that_dies_between_publish_and_commit_commits_on_restart(

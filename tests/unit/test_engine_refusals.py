@@ -72,6 +72,26 @@ def test_a_damaged_manifest_is_refused_and_an_older_one_can_be_named(
             InlineRun([], clock).start(keyed_slow(clock, table), checkpoint=tmp_path)
 
 
+@pytest.mark.parametrize("damage", ["corrupt", "newer format"])
+def test_an_older_checkpoint_is_the_way_out_of_a_newest_one_that_cannot_be_read(
+    tmp_path: Path, clock: FakeClock, table: str, damage: str
+) -> None:
+    """B1: the message advises it. The takeover of a restart holds the same as the checkpoint before it."""
+    run = finished(tmp_path, clock, table)
+    run.start(keyed_slow(clock, table, 0), checkpoint=tmp_path).await_termination(30)
+    path = newest_manifest(tmp_path)
+    manifest = decode_manifest(path.read_bytes())
+    assert isinstance(manifest, Manifest)
+    newer = encode_manifest(msgspec.structs.replace(manifest, format=99))
+    path.write_bytes(newer if damage == "newer format" else path.read_bytes()[:-9])
+    with pytest.raises(FormatTooNew if damage == "newer format" else CorruptFile, match=r"restore="):
+        run.start(keyed_slow(clock, table, 0), checkpoint=tmp_path)
+    query = run.start(keyed_slow(clock, table, 0), checkpoint=tmp_path, restore=manifest.checkpoint - 1)
+    query.await_termination(30)
+    assert query.manifest().checkpoint > manifest.checkpoint
+    assert_exact(table, 600)
+
+
 def test_a_newer_format_is_refused(tmp_path: Path, clock: FakeClock, table: str) -> None:
     finished(tmp_path, clock, table)
     path = newest_manifest(tmp_path)

@@ -15,7 +15,8 @@ from penstock.errors import CheckpointMismatch, CorruptFile, MissingFile
 from penstock.operators.base import StateSchema
 from penstock.protocol.keygroups import KeyGroupRange
 from penstock.state import compact, keyed
-from penstock.state.keyed import FILES_MAX, KeyedState, StateChange
+from penstock.state.keyed import KeyedState, StateChange
+from penstock.state.tiers import FILES_MAX
 from penstock.store.local import LocalStore
 from tests.unit.state_checkpoint import Checkpoint
 
@@ -64,7 +65,7 @@ def epoch(
 ) -> StateChange:
     state = checkpoint.open(subtask, parallelism)
     put(state, entries)
-    return checkpoint.finish(state, subtask, parallelism)
+    return checkpoint.finish(state)
 
 
 def test_a_lookup_answers_keys_in_their_order_also_when_they_repeat(checkpoint: Checkpoint) -> None:
@@ -77,7 +78,7 @@ def test_an_empty_lookup_and_an_empty_update_do_nothing(checkpoint: Checkpoint) 
     state = checkpoint.open()
     put(state, {})
     assert get(state, []) == []
-    assert state.flush(checkpoint.new_name) == StateChange(None, ())
+    assert state.flush(checkpoint.new_name) == StateChange(None, {})
 
 
 def test_what_was_flushed_is_found_in_the_next_epoch(checkpoint: Checkpoint) -> None:
@@ -103,7 +104,7 @@ def test_nothing_is_written_and_no_name_is_asked_for_when_nothing_changed(checkp
     def no_name() -> str:
         raise AssertionError("a name was asked for")
 
-    assert state.flush(no_name) == StateChange(None, ())
+    assert state.flush(no_name) == StateChange(None, {})
 
 
 def test_a_new_file_is_valid_for_the_subtasks_own_key_groups(checkpoint: Checkpoint) -> None:
@@ -118,7 +119,7 @@ def test_a_small_change_does_not_rewrite_a_large_file(checkpoint: Checkpoint) ->
     epoch(checkpoint, dict.fromkeys(range(1000), 0))
     change = epoch(checkpoint, {7: 1})
     assert change.added is not None
-    assert (change.added.rows, change.replaced) == (1, ())
+    assert (change.added.rows, change.replaced) == (1, {})
 
 
 def test_a_change_as_large_as_the_file_replaces_it(checkpoint: Checkpoint) -> None:
@@ -126,7 +127,7 @@ def test_a_change_as_large_as_the_file_replaces_it(checkpoint: Checkpoint) -> No
     change = epoch(checkpoint, dict.fromkeys(range(50, 150), 1))
     assert first.added is not None
     assert change.added is not None
-    assert (change.added.rows, change.replaced) == (150, (first.added.path,))
+    assert (change.added.rows, change.replaced) == (150, {first.added.path: (KeyGroupRange(0, GROUPS),)})
     assert content(checkpoint.open()) == {key: int(key >= 50) for key in range(150)}
 
 
@@ -154,7 +155,7 @@ def test_files_of_many_subtasks_are_brought_down_to_the_bound_by_the_first_flush
 def test_a_deleted_key_is_gone_also_when_an_older_file_knows_it(checkpoint: Checkpoint) -> None:
     epoch(checkpoint, {key: key for key in range(100)})
     change = epoch(checkpoint, {7: None})
-    assert change.replaced == ()
+    assert change.replaced == {}
     state = checkpoint.open()
     assert get(state, [6, 7]) == [6, None]
     assert 7 not in content(state)
@@ -179,7 +180,7 @@ def test_tombstones_are_dropped_when_the_oldest_file_is_merged(checkpoint: Check
 def test_no_file_is_left_when_every_key_is_deleted(checkpoint: Checkpoint) -> None:
     first = epoch(checkpoint, {1: 1, 2: 2})
     assert first.added is not None
-    assert epoch(checkpoint, {1: None, 2: None}) == StateChange(None, (first.added.path,))
+    assert epoch(checkpoint, {1: None, 2: None}) == StateChange(None, {first.added.path: (KeyGroupRange(0, GROUPS),)})
     assert checkpoint.files == []
 
 
@@ -188,7 +189,7 @@ def test_a_key_made_and_deleted_in_one_epoch_leaves_no_file(checkpoint: Checkpoi
     put(state, {1: 1})
     put(state, {1: None})
     assert get(state, [1]) == [None]
-    assert checkpoint.finish(state) == StateChange(None, ())
+    assert checkpoint.finish(state) == StateChange(None, {})
 
 
 def test_many_tiny_updates_stay_in_few_runs(checkpoint: Checkpoint) -> None:
@@ -204,7 +205,7 @@ def test_a_file_shared_after_a_rescale_keeps_the_rows_of_the_other_subtask(check
     epoch(checkpoint, dict.fromkeys(range(64), 0))
     shared = checkpoint.files[0].path
     change = epoch(checkpoint, {key: 1 for key in range(64) if key % GROUPS < 4}, subtask=0, parallelism=2)
-    assert change.replaced == (shared,)
+    assert change.replaced == {shared: (KeyGroupRange(0, 4),)}
     assert checkpoint.files[0].path == shared
     assert checkpoint.files[0].ranges == (KeyGroupRange(4, 8),)
     assert content(checkpoint.open(1, 2)) == {key: 0 for key in range(64) if key % GROUPS >= 4}
@@ -226,7 +227,7 @@ def test_a_shared_file_without_rows_for_a_subtask_is_given_up_with_its_next_chan
     epoch(checkpoint, {key * GROUPS: 0 for key in range(1_000)})
     epoch(checkpoint, {key * GROUPS + 4: 0 for key in range(100)})
     change = epoch(checkpoint, {5: 1}, subtask=1, parallelism=2)
-    assert change.replaced == ("state/0.arrow",)
+    assert change.replaced == {"state/0.arrow": (KeyGroupRange(4, 8),)}
     assert checkpoint.files[0].ranges == (KeyGroupRange(0, 4),)
     assert len(content(checkpoint.open())) == 1_101
 

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 from penstock.operators.base import StateSchema
 from penstock.protocol.keygroups import KeyGroupRange, groups_of, range_of
-from penstock.state import compact, keyed
-from penstock.state.keyed import FILES_MAX, KeyedState
+from penstock.state import compact, keyed, tiers
+from penstock.state.keyed import KeyedState
+from penstock.state.tiers import FILES_MAX
 from penstock.store.local import LocalStore
 from penstock.store.memory import MemoryStore
 from tests.unit.state_checkpoint import Checkpoint
@@ -54,8 +55,8 @@ EPOCHS = st.lists(st.tuples(st.integers(1, 4), STEPS), min_size=1, max_size=8)
 class Model:
     """A dictionary beside the real state; both see every step."""
 
-    def __init__(self, checkpoint: Checkpoint) -> None:
-        self.checkpoint = checkpoint
+    def __init__(self, checkpoint: Checkpoint, *, sectioned: bool) -> None:
+        self.checkpoint, self.sectioned = checkpoint, sectioned
         self.entries: dict[Key, tuple[int, list[str] | None]] = {}
 
     def run_epoch(self, parallelism: int, steps: list[dict[int, int | None] | list[int]]) -> None:
@@ -67,8 +68,11 @@ class Model:
                     self.update(state, {k: step[k] for k in self._own(list(step), groups)})
                 else:
                     self.lookup(state, self._own(step, groups))
-            change = self.checkpoint.finish(state, subtask, parallelism)
-            assert (change.added is None) or len(self.checkpoint.files_of(groups)) <= FILES_MAX
+            change = self.checkpoint.finish(state)
+            if change.added is not None:
+                written = [group for part in change.added.ranges for group in range(part.lo, part.hi)]
+                depths = [len(self.checkpoint.files_of(KeyGroupRange(group, group + 1))) for group in written]
+                assert max(depths) <= FILES_MAX * (2 if self.sectioned else 1)
 
     def update(self, state: KeyedState, step: dict[int, int | None]) -> None:
         chosen = {canonical(KEYS[k]): k for k in step}  # two spellings of one key are one key
@@ -122,8 +126,19 @@ def key_batch(ids: list[int]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=MIXED.keys)
 
 
-def follow(model: Model, epochs: list[tuple[int, list[Any]]], chunk_rows: int, small_run_bytes: int) -> None:
+def follow(
+    checkpoint: Checkpoint,
+    epochs: list[tuple[int, list[Any]]],
+    chunk_rows: int,
+    small_run_bytes: int,
+    *,
+    sectioned: bool,
+) -> None:
+    model = Model(checkpoint, sectioned=sectioned)
     with pytest.MonkeyPatch.context() as patch:
+        if sectioned:
+            for limit in ("SECTION_BYTES", "MERGE_BYTES", "MERGE_PER_CHANGE"):
+                patch.setattr(tiers, limit, 1)
         patch.setattr(compact, "CHUNK_ROWS_MAX", chunk_rows)
         patch.setattr(keyed, "_SMALL_RUN_BYTES", small_run_bytes)
         for parallelism, steps in epochs:
@@ -135,21 +150,25 @@ def follow(model: Model, epochs: list[tuple[int, list[Any]]], chunk_rows: int, s
 
 # Key groups in and not in a power of two; files of many batches or of one; memory in many runs or in one.
 SHAPES = st.tuples(st.sampled_from([4, 7, 8, 128]), st.sampled_from([3, 1 << 20]), st.sampled_from([0, 1 << 18]))
+# Merged as a whole, or a few key groups at a time.
+SECTIONED = st.booleans()
 
 
 @settings(max_examples=60, deadline=None)
-@given(EPOCHS, SHAPES)
+@given(EPOCHS, SHAPES, SECTIONED)
 def test_state_is_a_dictionary_over_any_epochs_and_rescales(
-    epochs: list[tuple[int, list[Any]]], shape: tuple[int, int, int]
+    epochs: list[tuple[int, list[Any]]], shape: tuple[int, int, int], sectioned: bool
 ) -> None:
     """D6, B2, B3: keys with null, NaN, -0.0 and equal hashes; files of one to many batches, shared after rescales."""
     with closing(Checkpoint(MemoryStore(), MIXED, shape[0])) as checkpoint:
-        follow(Model(checkpoint), epochs, *shape[1:])
+        follow(checkpoint, epochs, *shape[1:], sectioned=sectioned)
 
 
 @settings(max_examples=10, deadline=None)
-@given(EPOCHS, SHAPES)
-def test_mapped_state_is_a_dictionary_too(epochs: list[tuple[int, list[Any]]], shape: tuple[int, int, int]) -> None:
+@given(EPOCHS, SHAPES, SECTIONED)
+def test_mapped_state_is_a_dictionary_too(
+    epochs: list[tuple[int, list[Any]]], shape: tuple[int, int, int], sectioned: bool
+) -> None:
     """D6: as above, on files that are memory-mapped."""
     with TemporaryDirectory() as folder, closing(Checkpoint(LocalStore(folder), MIXED, shape[0])) as checkpoint:
-        follow(Model(checkpoint), epochs, *shape[1:])
+        follow(checkpoint, epochs, *shape[1:], sectioned=sectioned)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.state import compact
+from penstock.state import compact, tiers
 from penstock.state.keys import KeyColumn
 from penstock.state.runs import Hits, SortedRun, find, gather, merge, sort_orders
 
@@ -121,7 +121,7 @@ def test_a_row_is_rewritten_a_logarithmic_number_of_times() -> None:
     sizes: list[int] = []
     written = 0
     for _ in range(1_000):
-        joined = compact.tiers_to_merge(sizes, 1)
+        joined = tiers.tiers_to_merge(sizes, 1)
         sizes[len(sizes) - joined :] = [1 + sum(sizes[len(sizes) - joined :])]
         written += sizes[-1]
     assert len(sizes) <= 10

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from penstock.protocol.plan import StagePlan, SubtaskPlan, stage_budget
-from penstock.protocol.report import SubtaskReport
+from penstock.protocol.plan import StagePlan, SubtaskPlan, stage_budget, waves
+from penstock.protocol.report import SubtaskReport, Timing
 
 LEARNING = 0.3
 BROADCAST_SHARE = 0.5
@@ -15,11 +15,38 @@ FIRST_BROADCAST_ROWS = 128
 """Nothing is known about their cost yet."""
 
 
+@dataclass(frozen=True, slots=True)
+class Overhead:
+    """What a job of a stage needs besides processing: once, and again for each wave of subtasks.
+
+    Kept apart, because the next epoch may have another number of subtasks: after a rescale, or when fewer have work.
+    """
+
+    job_s: float
+    wave_s: float
+
+    @staticmethod
+    def of(timings: Sequence[Timing], job_s: float, slots: int) -> Overhead:
+        """From one job; `timings` of its subtasks, at least one."""
+        elapsed_s = [timing.elapsed_s for timing in timings]
+        around_s = job_s - max(sum(elapsed_s) / slots, *elapsed_s)
+        inside_s = sum(timing.elapsed_s - timing.stepped_s for timing in timings) / len(timings)
+        return Overhead(max(0.0, around_s), max(0.0, inside_s))
+
+    def after(self, newer: Overhead) -> Overhead:
+        return Overhead(
+            self.job_s + LEARNING * (newer.job_s - self.job_s), self.wave_s + LEARNING * (newer.wave_s - self.wave_s)
+        )
+
+    def total_s(self, subtasks: int, slots: int) -> float:
+        return self.job_s + self.wave_s * waves(subtasks, slots)
+
+
 @dataclass(slots=True)
 class Pace:
     """Estimates; forgotten at a restart, relearned within a few epochs, never needed for correctness."""
 
-    overhead_s: dict[tuple[str, bool], float] = field(default_factory=dict)
+    overheads: dict[tuple[str, bool], Overhead] = field(default_factory=dict)
     row_cost_s: dict[str, float] = field(default_factory=dict)
     broadcast_row_cost_s: dict[str, float] = field(default_factory=dict)
     live_rows: dict[tuple[str, int], list[int]] = field(default_factory=dict)
@@ -28,15 +55,15 @@ class Pace:
     def budget(
         self, stage: str, subtasks: Sequence[SubtaskPlan], left_s: float, *, stages_left: int, slots: int, live: bool
     ) -> float:
-        overhead_s = self.overhead_s.get((stage, live), 0.0) + self.publish_s / stages_left
+        needs_s = [self._need_s(stage, subtask, len(subtasks), live=live) for subtask in subtasks if subtask.has_work]
+        known = self.overheads.get((stage, live))
+        overhead_s = 0.0 if known is None else known.total_s(len(needs_s), slots)
         return stage_budget(
             left_s=left_s,
             stages_left=stages_left,
-            needs_s=[
-                self._need_s(stage, subtask, len(subtasks), live=live) for subtask in subtasks if subtask.has_work
-            ],
+            needs_s=needs_s,
             slots=slots,
-            overhead_s=overhead_s,
+            overhead_s=overhead_s + self.publish_s / stages_left,
         )
 
     def broadcast_rows(self, stage: str, budget_s: float) -> int:
@@ -65,12 +92,10 @@ class Pace:
         if plan.live:
             rows = {report.subtask: sum(part.live_accepted for part in report.inputs) for report in reports}
             self.live_rows[(stage, plan.parallelism)] = [rows.get(k, 0) for k in range(plan.parallelism)]
-        steps_s = [timing.stepped_s for timing in timings]
-        if steps_s:
-            overhead_s = max(0.0, job_s - max(sum(steps_s) / slots, *steps_s))
-            key = (stage, plan.live)
-            known = self.overhead_s.get(key)
-            self.overhead_s[key] = overhead_s if known is None else known + LEARNING * (overhead_s - known)
+        if timings:
+            seen = Overhead.of(timings, job_s, slots)
+            known = self.overheads.get((stage, plan.live))
+            self.overheads[stage, plan.live] = seen if known is None else known.after(seen)
 
     def published(self, publish_s: float) -> None:
         self.publish_s += LEARNING * (publish_s - self.publish_s)

@@ -254,14 +254,7 @@ class Query:
         if self._stopping or self._loop.error is not None:
             self._loop.end_of_source()
             return
-        lines = [line for line in str(error).splitlines() if line.strip()]
-        self._loop.fail(
-            StageFailed(
-                f"Structured Streaming stopped: {lines[0] if lines else type(error).__name__}",
-                cause="the source failed, or the streaming query was stopped from outside",
-                next_step="look at the Spark log; nothing published was lost, start again to go on",
-            )
-        )
+        self.fail(error if isinstance(error, PenstockError) else _source_stopped(error))
 
     def _close_at_end(self) -> Pause:
         """One step: waits until the loop has ended for whatever reason, then ends everything else."""
@@ -299,6 +292,15 @@ class Query:
         if not self._stopping:
             return "finished"
         return "drained" if self._drained else "stopped"
+
+
+def _source_stopped(error: BaseException) -> StageFailed:
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return StageFailed(
+        f"Structured Streaming stopped: {lines[0] if lines else type(error).__name__}",
+        cause="the source failed, or the streaming query was stopped from outside",
+        next_step="look at the Spark log; nothing published was lost, start again to go on",
+    )
 
 
 def _by_stage(pipeline: Pipeline, parallelism: int | Mapping[str, int], max_parallelism: int) -> dict[str, int]:

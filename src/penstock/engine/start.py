@@ -28,7 +28,15 @@ from penstock.engine.origin import bring
 from penstock.engine.query import Query
 from penstock.engine.settle import settle
 from penstock.engine.upkeep import TableUpkeep, Upkeeping
-from penstock.errors import ConfigError, Fenced, MissingFile, PenstockError, TablePositionMismatch
+from penstock.errors import (
+    ConfigError,
+    CorruptFile,
+    Fenced,
+    FormatTooNew,
+    MissingFile,
+    PenstockError,
+    TablePositionMismatch,
+)
 from penstock.graph import Pipeline
 from penstock.observe.events import Event, InFlightDropped, QueryStarted
 from penstock.protocol.ids import CheckpointId, EdgeName, Generation, StageName
@@ -224,17 +232,17 @@ def _take_over(
     None when another driver made the folder its own in the meantime: then everything has to be looked at again.
     """
     while True:
-        newest = checkpoints.newest()
-        if newest is not None and newest.identity != base.identity:
-            return None
-        if newest is not None:
+        newest = _newest_to_follow(checkpoints, config, generation)
+        if isinstance(newest, Manifest):
+            if newest.identity != base.identity:
+                return None
             checkpoints.require_newest(generation, newest)
         # With a path, the folder was empty before: a rival has done the same restore, and this driver is the newer one.
-        if newest is not None and not isinstance(config.restore, int):
+        if isinstance(newest, Manifest) and not isinstance(config.restore, int):
             base = newest
         manifest = takeover(
             base,
-            newest=CheckpointId(base.checkpoint if newest is None else newest.checkpoint),
+            newest=_id_of(base if newest is None else newest),
             generation=generation,
             parallelism=first_parallelism(parallelism, base.parallelism, config.autoscale),
             library=penstock.__version__,
@@ -251,6 +259,26 @@ def _take_over(
         if newest.generation < generation:
             # The older driver published that id and more, and its retention freed the name while we looked.
             checkpoints.store.delete([manifest_path(manifest.checkpoint)])
+
+
+def _newest_to_follow(
+    checkpoints: Checkpoints, config: Config, generation: Generation
+) -> Manifest | CheckpointId | None:
+    """The newest checkpoint; only its id if it cannot be read and an older one was named on purpose.
+
+    Raises: `CorruptFile`, `FormatTooNew`; `Fenced` when whoever wrote what cannot be read may still run.
+    """
+    try:
+        return checkpoints.newest()
+    except (CorruptFile, FormatTooNew):
+        if not isinstance(config.restore, int):
+            raise
+        checkpoints.require_leader(generation)
+        return max(checkpoints.ids())
+
+
+def _id_of(checkpoint: Manifest | CheckpointId) -> CheckpointId:
+    return CheckpointId(checkpoint.checkpoint) if isinstance(checkpoint, Manifest) else checkpoint
 
 
 def _upkeep(

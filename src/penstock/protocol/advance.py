@@ -78,9 +78,7 @@ def absorb(draft: Draft, plan: StagePlan, reports: Sequence[SubtaskReport]) -> D
     state = dict(draft.state)
     for report in ordered:
         for change in report.state:
-            shared = change.table in plan.broadcast_tables
-            groups = KeyGroupRange(0, plan.max_parallelism) if shared else plan.subtasks[report.subtask].groups
-            state[change.table] = advance_state(state.get(change.table, ()), change, groups)
+            state[change.table] = advance_state(state.get(change.table, ()), change)
     committables = dict(draft.committables)
     for report in ordered:
         for sink in report.sinks:
@@ -234,15 +232,17 @@ def _joined(spans: Iterable[Span]) -> tuple[Span, ...]:
     return tuple(joined)
 
 
-def advance_state(files: tuple[StateFile, ...], change: StateReport, groups: KeyGroupRange) -> tuple[StateFile, ...]:
-    """Takes the subtask's key groups away from the files it replaced, and adds its new file as the newest."""
-    shrunk = (_without(file, groups) if file.path in change.replaced else file for file in files)
+def advance_state(files: tuple[StateFile, ...], change: StateReport) -> tuple[StateFile, ...]:
+    """Takes key groups away from files that were superseded there, and adds the new file as the newest."""
+    shrunk = (_without(file, change.replaced.get(file.path, ())) for file in files)
     kept = tuple(file for file in shrunk if file.ranges)
     return (*kept, change.added) if change.added is not None else kept
 
 
-def _without(file: StateFile, groups: KeyGroupRange) -> StateFile:
-    ranges = tuple(cut for part in file.ranges for cut in part.subtract(groups))
+def _without(file: StateFile, groups: Sequence[KeyGroupRange]) -> StateFile:
+    ranges = file.ranges
+    for taken in groups:
+        ranges = tuple(cut for part in ranges for cut in part.subtract(taken))
     return msgspec.structs.replace(file, ranges=ranges)
 
 

@@ -6,6 +6,8 @@ Each subtask therefore owns one contiguous range, and rescaling only re-cuts ran
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +34,21 @@ class KeyGroupRange(msgspec.Struct, frozen=True, array_like=True, order=True):
             return (self,)
         parts = (KeyGroupRange(self.lo, other.lo), KeyGroupRange(other.hi, self.hi))
         return tuple(part for part in parts if len(part) > 0)
+
+
+def joined(ranges: Iterable[KeyGroupRange]) -> tuple[KeyGroupRange, ...]:
+    """Ascending ranges, neighbours as one.
+
+    >>> joined([KeyGroupRange(0, 2), KeyGroupRange(2, 3), KeyGroupRange(5, 8)])
+    (KeyGroupRange(lo=0, hi=3), KeyGroupRange(lo=5, hi=8))
+    """
+    result: list[KeyGroupRange] = []
+    for part in ranges:
+        if result and result[-1].hi == part.lo:
+            result[-1] = KeyGroupRange(result[-1].lo, part.hi)
+        else:
+            result.append(part)
+    return tuple(result)
 
 
 def range_of(subtask: int, parallelism: int, max_parallelism: int) -> KeyGroupRange:

@@ -175,6 +175,15 @@ def files_of(files: tuple[StateFile, ...], groups: KeyGroupRange) -> tuple[State
     return tuple(file for file in files if any(part.intersect(groups) for part in file.ranges))
 
 
+def waves(subtasks: int, slots: int) -> int:
+    """How often `slots` slots are filled, at least once.
+
+    >>> waves(8, 3)
+    3
+    """
+    return max(1, -(-subtasks // max(1, slots)))
+
+
 def stage_budget(*, left_s: float, stages_left: int, needs_s: Sequence[float], slots: int, overhead_s: float) -> float:
     """Time until the barrier for each launched subtask of a stage.
 
@@ -187,8 +196,7 @@ def stage_budget(*, left_s: float, stages_left: int, needs_s: Sequence[float], s
     """
     share = left_s / max(1, stages_left)
     share = max(share - overhead_s, share * MIN_BUDGET_SHARE)
-    waves = max(1, -(-len(needs_s) // max(1, slots)))
-    return max(share / waves, min(share, _water_level(sorted(needs_s), share, max(1, slots))))
+    return max(share / waves(len(needs_s), slots), min(share, _water_level(sorted(needs_s), share, max(1, slots))))
 
 
 def _water_level(needs_s: Sequence[float], share: float, slots: int) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from penstock.protocol.keygroups import KeyGroupRange
 from penstock.protocol.manifest import Committable, Segment, StateFile
 from penstock.protocol.reads import SpanProgress
 
@@ -46,11 +47,11 @@ class OutputReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StateReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One table of state: at most one new file, which supersedes `replaced` in the subtask's key groups."""
+    """One table of state: at most one new file, and the key groups in which it supersedes others, by their paths."""
 
     table: str
     added: StateFile | None
-    replaced: tuple[str, ...]
+    replaced: dict[str, tuple[KeyGroupRange, ...]]
 
 
 class SinkReport(msgspec.Struct, frozen=True, kw_only=True):

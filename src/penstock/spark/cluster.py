@@ -14,10 +14,12 @@ from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.engine.cluster import JobFailed, StageJob
+from penstock.errors import PenstockError
 from penstock.graph import Stage
 from penstock.protocol.plan import StagePlan
 from penstock.protocol.report import SubtaskReport
 from penstock.spark.exchange import SourceLayout, to_subtasks
+from penstock.spark.failures import jvm_calls
 from penstock.spark.worker import Work, decode_report
 from penstock.task import Limits
 
@@ -35,20 +37,26 @@ class SparkCluster:
 
     @property
     def slots(self) -> int:
-        return int(self._context.defaultParallelism)
+        with jvm_calls():
+            return int(self._context.defaultParallelism)
 
     def run(self, job: StageJob) -> list[SubtaskReport]:
         plan = job.plan
-        self._context.setJobGroup(
-            self._group, f"{self._name}: stage {plan.stage}, checkpoint {plan.checkpoint}", interruptOnCancel=True
-        )
         work = self._work(job.stage, plan)
         try:
-            if plan.live and job.batch is not None:
-                assert isinstance(job.batch.frame, DataFrame)
-                reports = self._run_live(job, work, job.batch.frame)
-            else:
-                reports = self._run_recovered(plan, work)
+            with jvm_calls():
+                self._context.setJobGroup(
+                    self._group,
+                    f"{self._name}: stage {plan.stage}, checkpoint {plan.checkpoint}",
+                    interruptOnCancel=True,
+                )
+                if plan.live and job.batch is not None:
+                    assert isinstance(job.batch.frame, DataFrame)
+                    reports = self._run_live(job, work, job.batch.frame)
+                else:
+                    reports = self._run_recovered(plan, work)
+        except PenstockError:
+            raise
         except Exception as error:
             raise JobFailed(f"stage {plan.stage}, checkpoint {plan.checkpoint}: {_brief(error)}") from error
         return [decode_report(report) for report in reports]

@@ -17,7 +17,9 @@ from penstock.engine.cluster import OfferedBatch
 from penstock.engine.sourcelog import SOURCE_FOLDER, rewind_source
 from penstock.errors import MissingFile
 from penstock.protocol.ids import BatchId
+from penstock.spark.batches import batch_settings
 from penstock.spark.exchange import SourceLayout
+from penstock.spark.failures import explained
 from penstock.store.base import Store
 
 # Between our call to stop the streaming query and Spark's interruption of its thread; a busy machine takes its time.
@@ -25,9 +27,6 @@ INTERRUPTION_MS_MAX = 10_000
 QUERY_SETTINGS = {
     # One partition must stay one subtask.
     "spark.sql.adaptive.enabled": "false",
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
-    # Wide rows: what a worker holds must not depend on their number.
-    "spark.sql.execution.arrow.maxBytesPerBatch": str(8 << 20),
     "spark.sql.session.timeZone": "UTC",
 }
 
@@ -117,14 +116,14 @@ class SparkFeed:
         try:
             query.awaitTermination()
         except BaseException as error:
-            on_failure(error)
+            on_failure(explained(error))
         else:
             on_end()
 
     def _configure(self, frame: DataFrame) -> None:
         """The micro-batch's session is the query's own copy, so the user's session stays as it was."""
         if not self._configured:
-            for key, value in QUERY_SETTINGS.items():
+            for key, value in {**QUERY_SETTINGS, **batch_settings(frame.schema)}.items():
                 frame.sparkSession.conf.set(key, value)
             self._configured = True
 

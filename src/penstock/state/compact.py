@@ -18,8 +18,6 @@ CHUNK_BYTES_MAX = 32 << 20
 # Chunks are cut from samples; with 64 per chunk and run they come out within a few percent of the wanted size.
 _SAMPLES_PER_CHUNK = 64
 
-MERGE_RATIO = 2
-
 
 class Level(Protocol):
     """What can be searched and merged: a run in memory or a file."""
@@ -33,24 +31,6 @@ class Level(Protocol):
     def overlapping(self, orders: Orders) -> list[tuple[SortedRun, int, int]]: ...
     def between(self, first: np.uint64, last: np.uint64) -> list[SortedRun]: ...
     def sample(self, step: int) -> Orders: ...
-
-
-def tiers_to_merge(sizes: Sequence[int], size: int, *, floor: int = 0) -> int:
-    """How many of the newest `sizes` (oldest first) something new of `size` is merged with.
-
-    An older one joins while it is at most twice as large as all that joined before, so every row is rewritten a
-    logarithmic number of times; below `floor` it always joins.
-
-    >>> tiers_to_merge([500, 40, 10], 15), tiers_to_merge([500, 40, 10], 3)
-    (2, 0)
-    """
-    joined = 0
-    for older in reversed(sizes):
-        if older > max(MERGE_RATIO * size, floor):
-            break
-        size += older
-        joined += 1
-    return joined
 
 
 def merged_chunks(levels: Sequence[Level], *, drop_deleted: bool) -> Iterator[SortedRun]:

@@ -36,28 +36,60 @@ class FileRun:
     """One open state file, restricted to some key groups."""
 
     def __init__(
-        self, store: Store, file: StateFile, groups: KeyGroupRange, schema: StateSchema, max_parallelism: int
+        self,
+        path: str,
+        file: ArrowFile,
+        ranges: Sequence[KeyGroupRange],
+        row_bytes: float,
+        schema: StateSchema,
+        max_parallelism: int,
     ) -> None:
-        self.path = file.path
-        self._schema = schema
-        self._file = ArrowFile(store, file.path, file.checksum, mapped=True)
-        try:
-            check_schema(file.path, self._file.schema, schema)
-        except BaseException:
-            self._file.close()
-            raise
-        valid = [part for part in (groups.intersect(other) for other in file.ranges) if part is not None]
+        self.path = path
+        self._file, self._ranges, self._row_bytes = file, ranges, row_bytes
+        self._schema, self._max_parallelism = schema, max_parallelism
         self._pieces = [
             piece
-            for number, info in enumerate(self._file.batches)
-            for part in sorted(valid)
+            for number, info in enumerate(file.batches)
+            for part in ranges
             for piece in _pieces(number, info, part, max_parallelism)
         ]
         self._firsts = np.array([piece.first for piece in self._pieces], np.uint64)
         self._lasts = np.array([piece.last for piece in self._pieces], np.uint64)
         self._runs: dict[int, SortedRun] = {}
         self.rows = sum(piece.stop - piece.start for piece in self._pieces)
-        self.bytes = file.bytes * self.rows // max(1, file.rows)
+        self.bytes = int(row_bytes * self.rows)
+
+    @classmethod
+    def open(
+        cls, store: Store, file: StateFile, groups: KeyGroupRange, schema: StateSchema, max_parallelism: int
+    ) -> FileRun:
+        """Raises: `MissingFile`, `CorruptFile`; `CheckpointMismatch` for a file with other columns."""
+        opened = ArrowFile(store, file.path, file.checksum, mapped=True)
+        try:
+            check_schema(file.path, opened.schema, schema)
+        except BaseException:
+            opened.close()
+            raise
+        ranges = [part for part in (groups.intersect(other) for other in sorted(file.ranges)) if part is not None]
+        return cls(file.path, opened, ranges, file.bytes / max(1, file.rows), schema, max_parallelism)
+
+    def restricted(self, groups: KeyGroupRange) -> FileRun:
+        """A view of some key groups; it ends with this one."""
+        ranges = [part for part in (groups.intersect(other) for other in self._ranges) if part is not None]
+        if ranges == self._ranges:
+            return self
+        return FileRun(self.path, self._file, ranges, self._row_bytes, self._schema, self._max_parallelism)
+
+    def rows_in(self, cut: Sequence[KeyGroupRange]) -> list[int]:
+        """How many rows each of some neighbouring parts of the key groups has."""
+        if len(cut) == 1:
+            return [self.rows]
+        counts = np.zeros(self._max_parallelism + 1, np.int64)
+        for info in self._file.batches:
+            np.add.at(counts, np.asarray(info.groups, np.int64) + 1, np.asarray(info.counts, np.int64))
+        upto = np.cumsum(counts)
+        parts = [[part for valid in self._ranges if (part := valid.intersect(groups))] for groups in cut]
+        return [sum(int(upto[part.hi] - upto[part.lo]) for part in own) for own in parts]
 
     @property
     def may_hold_deleted(self) -> bool:
@@ -102,6 +134,8 @@ class FileRun:
 
 def _pieces(number: int, info: BatchInfo, groups: KeyGroupRange, max_parallelism: int) -> Sequence[_Piece]:
     """The rows of `groups` in a batch: none, or one slice."""
+    if not info.groups or groups.hi <= info.groups[0] or info.groups[-1] < groups.lo:
+        return ()
     present, counts = np.asarray(info.groups, np.int64), np.asarray(info.counts, np.int64)
     ends = np.concatenate([[0], np.cumsum(counts)])
     assert ends[-1] == info.rows, "the index counts every row of a state file"

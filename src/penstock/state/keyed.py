@@ -18,18 +18,18 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.operators.base import StateSchema
-from penstock.protocol.keygroups import KeyGroupRange, order_of
+from penstock.protocol.keygroups import KeyGroupRange, joined, order_of
 from penstock.protocol.manifest import StateFile
-from penstock.state.compact import Level, merged_chunks, tiers_to_merge
+from penstock.state.compact import Level, merged_chunks
 from penstock.state.files import FileRun
 from penstock.state.keys import Flags, KeyColumn, Rows, normalise
 from penstock.state.layout import STATE_KIND, file_schema, groups_of_orders, order_span, to_batch
 from penstock.state.ranges import Entries, Spans, count_within, first_within, read_within
 from penstock.state.runs import Hits, Orders, SortedRun, find, gather, merge, sort_orders, superseded
+from penstock.state.tiers import SectionMerge, plan_merges, sections, tiers_to_merge
 from penstock.store.arrowfile import ArrowFileWriter
 from penstock.store.base import Store
 
-FILES_MAX = 8
 # Runs in memory below this are merged at once: that costs no more than searching one run more.
 _SMALL_RUN_BYTES = 64 << 10
 
@@ -43,10 +43,10 @@ class Found(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StateChange:
-    """What a flush did: the new file, and files that it supersedes in the subtask's key groups."""
+    """What a flush did: the new file, and the key groups in which it supersedes older ones, by their paths."""
 
     added: StateFile | None
-    replaced: tuple[str, ...]
+    replaced: dict[str, tuple[KeyGroupRange, ...]]
 
 
 class KeyedState:
@@ -82,7 +82,8 @@ class KeyedState:
         """
         with ExitStack() as opened:
             runs = [
-                opened.enter_context(closing(FileRun(store, file, groups, schema, max_parallelism))) for file in files
+                opened.enter_context(closing(FileRun.open(store, file, groups, schema, max_parallelism)))
+                for file in files
             ]
             opened.pop_all()
         return cls(store, runs, groups, schema, max_parallelism)
@@ -159,10 +160,10 @@ class KeyedState:
             self._change(SortedRun(entries.orders, [*entries.keys, *nothing], len(self._schema.keys), deleted))
 
     def _change(self, run: SortedRun) -> None:
-        joined = tiers_to_merge([older.bytes for older in self._changes], run.bytes, floor=_SMALL_RUN_BYTES)
-        if joined:
-            run = merge([run, *reversed(self._changes[-joined:])], drop_deleted=False)
-            del self._changes[-joined:]
+        older = tiers_to_merge([older.bytes for older in self._changes], run.bytes, floor=_SMALL_RUN_BYTES)
+        if older:
+            run = merge([run, *reversed(self._changes[-older:])], drop_deleted=False)
+            del self._changes[-older:]
         self._changes.append(run)
 
     def flush(self, path: str | Callable[[], str]) -> StateChange:
@@ -170,16 +171,31 @@ class KeyedState:
         assert not self._flushed, "state is flushed once, at the end of the epoch"
         self._flushed = True
         if not self._changes:
-            return StateChange(None, ())
-        # Files without a row for us are superseded by anything.
-        files = [file for file in self._files if file.rows]
-        joined = tiers_to_merge([file.rows for file in files], sum(run.rows for run in self._changes))
-        kept = min(len(files) - joined, FILES_MAX - 1)
-        merging = files[kept:]
-        levels: list[Level] = [*reversed(self._changes), *reversed(merging)]
-        added = self._write(path, levels, drop_deleted=kept == 0)
-        remaining = {file.path for file in files[:kept]}
-        return StateChange(added, tuple(file.path for file in self._files if file.path not in remaining))
+            return StateChange(None, {})
+        rows = sum(file.rows for file in self._files)
+        row_bytes = max(1, sum(file.bytes for file in self._files) // max(1, rows))
+        cut = sections(self._groups, rows, row_bytes)
+        sizes = np.array([file.rows_in(cut) for file in self._files], np.int64).reshape(len(self._files), len(cut))
+        merges = plan_merges(sizes, self._changed_in(cut), row_bytes)
+        added = self._write(path, [(merge, self._levels(merge, cut)) for merge in merges], cut)
+        replaced = {
+            # Where a file has no rows, anything supersedes it.
+            file.path: joined(cut[m.section] for m in merges if m.kept <= number or not sizes[number, m.section])
+            for number, file in enumerate(self._files)
+        }
+        return StateChange(added, {path: ranges for path, ranges in replaced.items() if ranges})
+
+    def _changed_in(self, cut: Sequence[KeyGroupRange]) -> npt.NDArray[np.int64]:
+        spans = [order_span(groups, self._max_parallelism) for groups in cut]
+        counts = [[sum(part.rows for part in run.between(*span)) for span in spans] for run in self._changes]
+        return np.array(counts, np.int64).sum(axis=0)
+
+    def _levels(self, merge: SectionMerge, cut: Sequence[KeyGroupRange]) -> list[Level]:
+        """Newest first: the changes and the rows of files that a section's merge takes."""
+        span = order_span(cut[merge.section], self._max_parallelism)
+        changes = [part for run in reversed(self._changes) for part in run.between(*span)]
+        files = [file.restricted(cut[merge.section]) for file in reversed(self._files[merge.kept :])]
+        return [*changes, *(file for file in files if file.rows)]
 
     def expire(self, column: str, before: npt.NDArray[np.int64]) -> None:
         """Entries whose `column` is below the number of their key group, one for each group of this state, are dropped
@@ -217,22 +233,31 @@ class KeyedState:
         assert not len(orders) or (first <= orders[0] and orders[-1] <= last), "a key of another subtask"
         return orders, rows
 
-    def _write(self, path: str | Callable[[], str], levels: Sequence[Level], *, drop_deleted: bool) -> StateFile | None:
-        """One file with all rows of `levels`, newest first; none if nothing is left of them."""
-        with_deleted = not drop_deleted and (
-            self._expiry is not None or any(level.may_hold_deleted for level in levels)
+    def _write(
+        self,
+        path: str | Callable[[], str],
+        merges: Sequence[tuple[SectionMerge, Sequence[Level]]],
+        cut: Sequence[KeyGroupRange],
+    ) -> StateFile | None:
+        """One file with all rows of some sections; none if nothing is left of them."""
+        with_deleted = any(
+            not merge.last and (self._expiry is not None or any(level.may_hold_deleted for level in levels))
+            for merge, levels in merges
         )
         schema = file_schema(self._schema, with_deleted=with_deleted)
         writer: ArrowFileWriter | None = None
+        written = set[int]()
         try:
-            for merged in merged_chunks(levels, drop_deleted=drop_deleted):
-                run = self._without_expired(merged, drop_deleted=drop_deleted)
-                if not run.rows:
-                    continue
-                if writer is None:
-                    name = path if isinstance(path, str) else path()
-                    writer = ArrowFileWriter(self._store, name, schema, kind=STATE_KIND, compression=None, meta={})
-                writer.write(to_batch(run, schema), groups_of_orders(run.orders, self._max_parallelism))
+            for merge, levels in merges:
+                for merged in merged_chunks(levels, drop_deleted=merge.last):
+                    run = self._without_expired(merged, drop_deleted=merge.last)
+                    if not run.rows:
+                        continue
+                    if writer is None:
+                        name = path if isinstance(path, str) else path()
+                        writer = ArrowFileWriter(self._store, name, schema, kind=STATE_KIND, compression=None, meta={})
+                    writer.write(to_batch(run, schema), groups_of_orders(run.orders, self._max_parallelism))
+                    written.add(merge.section)
             if writer is None:
                 return None
             info = writer.close()
@@ -240,9 +265,8 @@ class KeyedState:
             if writer is not None:
                 writer.abort()
             raise
-        return StateFile(
-            path=info.path, rows=info.rows, bytes=info.bytes, checksum=info.checksum, ranges=(self._groups,)
-        )
+        ranges = joined(cut[section] for section in sorted(written))
+        return StateFile(path=info.path, rows=info.rows, bytes=info.bytes, checksum=info.checksum, ranges=ranges)
 
     def _without_expired(self, run: SortedRun, *, drop_deleted: bool) -> SortedRun:
         """Where older files may know the key, a deletion has to take the place of what has expired."""

@@ -1,0 +1,110 @@
+"""Which state files a flush rewrites: pure decisions.
+
+An older file joins a merge while it is at most twice as large as all that joined before, so every row is rewritten a
+logarithmic number of times. A large state is decided by *sections*, runs of key groups, and only so many of them are
+merged deeply in one flush: the time that takes follows from what changed, not from how much there is.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.protocol.keygroups import KeyGroupRange
+
+MERGE_RATIO = 2
+FILES_MAX = 8
+"""With rows for one section; a section that waits for its turn may have twice as many."""
+SECTION_BYTES = 16 << 20
+MERGE_BYTES = 32 << 20
+"""What one flush may rewrite in any case, a fraction of a second."""
+MERGE_PER_CHANGE = 16
+"""And this many times what changed: tiers rewrite a row about ten times until it lies in the largest file."""
+
+Sizes = npt.NDArray[np.int64]
+
+
+def tiers_to_merge(sizes: Sequence[int], size: int, *, floor: int = 0) -> int:
+    """How many of the newest `sizes` (oldest first) something new of `size` is merged with.
+
+    Below `floor` an older one always joins.
+
+    >>> tiers_to_merge([500, 40, 10], 15), tiers_to_merge([500, 40, 10], 3)
+    (2, 0)
+    """
+    joined = 0
+    for older in reversed(sizes):
+        if older > max(MERGE_RATIO * size, floor):
+            break
+        size += older
+        joined += 1
+    return joined
+
+
+def sections(groups: KeyGroupRange, rows: int, row_bytes: int) -> tuple[KeyGroupRange, ...]:
+    """Key groups in parts of equal width, none of them small; halves of what they were when the state was half as big.
+
+    >>> len(sections(KeyGroupRange(0, 64), rows=1_000_000, row_bytes=40))
+    2
+    """
+    count = 1
+    while 2 * count <= len(groups) and rows * row_bytes >= 2 * count * SECTION_BYTES:
+        count *= 2
+    bounds = [groups.lo + len(groups) * number // count for number in range(count + 1)]
+    return tuple(KeyGroupRange(lo, hi) for lo, hi in itertools.pairwise(bounds))
+
+
+@dataclass(frozen=True, slots=True)
+class SectionMerge:
+    """What is written for one section: its changes, and its rows in the files from number `kept` on."""
+
+    section: int
+    kept: int
+    last: bool
+    """No older file has rows of this section."""
+
+
+def plan_merges(sizes: Sizes, changed: Sizes, row_bytes: int) -> list[SectionMerge]:
+    """For each section with changes what is merged. `sizes`: rows by file, oldest first, and section."""
+    budget = max(MERGE_BYTES // row_bytes, MERGE_PER_CHANGE * int(changed.sum()))
+    small = budget // len(changed)
+    # Sections follow the one in the middle where that costs little: files that all of them give up can be removed.
+    middle = np.median(sizes, axis=1).astype(np.int64) if len(sizes) else np.empty(0, np.int64)
+    common = tiers_to_merge(middle.tolist(), int(np.median(changed)))
+    merges = []
+    spent = 0
+    files = (sizes > 0).sum(axis=0)
+    for number in sorted(np.flatnonzero(changed).tolist(), key=lambda number: -files[number]):
+        own, new = sizes[:, number], int(changed[number])
+        joined = max(_followed(own, new, common, small), _due(own, new))
+        if spent and spent + _newest(own, joined) > budget and files[number] < 2 * FILES_MAX - 1:
+            joined = _followed(own, 0, common, small)  # its turn comes
+        spent += _newest(own, joined)
+        merges.append(SectionMerge(number, len(own) - joined, last=not own[: len(own) - joined].any()))
+    return sorted(merges, key=lambda merge: merge.section)
+
+
+def _newest(sizes: Sizes, joined: int) -> int:
+    return int(sizes[len(sizes) - joined :].sum())
+
+
+def _followed(sizes: Sizes, changed: int, common: int, small: int) -> int:
+    """As many files as are joined in common, but none that is large and should not be joined yet."""
+    for joined in range(common):
+        older = int(sizes[len(sizes) - joined - 1])
+        if older > max(small, MERGE_RATIO * changed):
+            return joined
+        changed += older if changed else 0
+    return common
+
+
+def _due(sizes: Sizes, changed: int) -> int:
+    """How many files have to be joined because newer ones outweigh them, or because there are too many."""
+    newer = changed + np.cumsum(sizes[::-1])[::-1] - sizes
+    outweighed = np.flatnonzero((sizes <= newer) & (sizes > 0))
+    kept = np.searchsorted(np.cumsum(sizes > 0), FILES_MAX - 1, side="right")
+    return len(sizes) - min(int(kept), int(outweighed[0]) if len(outweighed) else len(sizes))
