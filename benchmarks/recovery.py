@@ -25,6 +25,8 @@ from penstock.sinks.paimon_read import read_table
 
 BEFORE, AFTER = 7, 2
 RECOVERY_EPOCHS = 8
+WARM_UP_EPOCHS = 40
+"""A query that runs for some time: the JVM has compiled what it needs."""
 RESCALES = (8, 3)
 EPOCH_S = 0.5
 LOAD_ROWS, LOAD_FILES = 300, 60
@@ -133,7 +135,7 @@ def rescale(spark: SparkSession, verdicts: Verdicts) -> None:
         query = numbered.write(pen.Paimon(f"{folder}/lake", "bench.rows")).start(
             f"{folder}/checkpoint", epoch=EPOCH_S, parallelism=2, trigger="available_now", listeners=(timed,)
         )
-        timed.wait(query, 8)
+        timed.wait(query, WARM_UP_EPOCHS)
         changes = []
         for parallelism in RESCALES:
             changes.append(len(timed.epochs))

@@ -61,3 +61,12 @@ def test_the_first_epoch_after_a_rescale_keeps_the_cadence(count: int) -> None:
     took_s = job_s + -(-count // SLOTS) * (stepped_s + wave_s)
     assert took_s <= epoch_s
     assert took_s >= 0.6 * epoch_s
+
+
+def test_one_slow_job_is_soon_forgotten() -> None:
+    """A2: the first job of a JVM takes seconds; epochs must not stay short for long because of it."""
+    known = Overhead(job_s=4.0, wave_s=1.0)
+    for _ in range(4):
+        known = known.after(Overhead(job_s=0.1, wave_s=0.02))
+    assert known.job_s < 0.15
+    assert known.wave_s < 0.03

@@ -9,6 +9,8 @@ from penstock.protocol.plan import StagePlan, SubtaskPlan, stage_budget, waves
 from penstock.protocol.report import SubtaskReport, Timing
 
 LEARNING = 0.3
+FORGETTING = 0.7
+"""What went faster than known is believed sooner: the first job of a JVM takes seconds."""
 BROADCAST_SHARE = 0.5
 """Of a stage's budget, for broadcast rows: the rows they are meant for need the other half."""
 FIRST_BROADCAST_ROWS = 128
@@ -34,9 +36,7 @@ class Overhead:
         return Overhead(max(0.0, around_s), max(0.0, inside_s))
 
     def after(self, newer: Overhead) -> Overhead:
-        return Overhead(
-            self.job_s + LEARNING * (newer.job_s - self.job_s), self.wave_s + LEARNING * (newer.wave_s - self.wave_s)
-        )
+        return Overhead(_learned(self.job_s, newer.job_s), _learned(self.wave_s, newer.wave_s))
 
     def total_s(self, subtasks: int, slots: int) -> float:
         return self.job_s + self.wave_s * waves(subtasks, slots)
@@ -98,4 +98,8 @@ class Pace:
             self.overheads[stage, plan.live] = seen if known is None else known.after(seen)
 
     def published(self, publish_s: float) -> None:
-        self.publish_s += LEARNING * (publish_s - self.publish_s)
+        self.publish_s = _learned(self.publish_s, publish_s)
+
+
+def _learned(known_s: float, seen_s: float) -> float:
+    return known_s + (LEARNING if seen_s > known_s else FORGETTING) * (seen_s - known_s)
