@@ -90,7 +90,7 @@ class Windows:
                 self._read[groups.lo : groups.hi] = read
                 for name, state in states.items():
                     change = state.flush(self._checkpoints[name].new_name)
-                    self._checkpoints[name].accept(change, groups)
+                    self._checkpoints[name].accept(change)
         return due
 
     def _time(self, groups: KeyGroupRange, read: np.ndarray) -> Time:
