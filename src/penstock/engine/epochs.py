@@ -195,7 +195,6 @@ class EpochRunner:
             now=now,
             watermark=draft.stages.get(stage.name, StageClock()).watermark,
             broadcast_inputs=tuple(edge.name for edge in stage.inputs if edge.broadcast),
-            broadcast_tables=tuple(table.name for table in stage.tables if table.broadcast),
             broadcast_rows_max=None if budget_s is None else self.pace.broadcast_rows(stage.name, budget_s),
         )
 

@@ -65,7 +65,6 @@ class StagePlan(msgspec.Struct, frozen=True, kw_only=True):
     watermark: int | None = None
     """Up to where the stage's results were complete before this epoch; new segments carry it."""
     broadcast_inputs: tuple[str, ...] = ()
-    broadcast_tables: tuple[str, ...] = ()
     broadcast_rows_max: int | None = None
     """Every subtask takes the same broadcast rows, so their number is planned and not cut by time; None: all."""
 

@@ -12,6 +12,7 @@ import hashlib
 import msgspec
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import BinaryType, StructType
 
 from penstock.engine.cluster import JobFailed, StageJob
 from penstock.errors import PenstockError
@@ -22,6 +23,8 @@ from penstock.spark.exchange import SourceLayout, to_subtasks
 from penstock.spark.failures import jvm_calls
 from penstock.spark.worker import Work, decode_report
 from penstock.task import Limits
+
+REPORT = StructType().add("report", BinaryType())
 
 
 class SparkCluster:
@@ -70,7 +73,7 @@ class SparkCluster:
 
     def _run_live(self, job: StageJob, work: Work, frame: DataFrame) -> list[bytes]:
         placed = to_subtasks(frame, self._sources, job.stage.source_inputs, job.plan)
-        reports = [bytes(row[0]) for row in placed.mapInArrow(work, "report binary").collect()]
+        reports = [bytes(row[0]) for row in placed.mapInArrow(work, REPORT).collect()]
         if not reports and frame.isEmpty():
             # Spark runs no task at all where it can prove that there are no rows.
             return self._run_recovered(job.plan, work)

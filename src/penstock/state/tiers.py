@@ -72,17 +72,18 @@ def plan_merges(sizes: Sizes, changed: Sizes, row_bytes: int) -> list[SectionMer
     """For each section with changes what is merged. `sizes`: rows by file, oldest first, and section."""
     budget = max(MERGE_BYTES // row_bytes, MERGE_PER_CHANGE * int(changed.sum()))
     small = budget // len(changed)
-    # Sections follow the one in the middle where that costs little: files that all of them give up can be removed.
+    # Sections follow the one in the middle where files are small: a file that all of them give up can be removed.
     middle = np.median(sizes, axis=1).astype(np.int64) if len(sizes) else np.empty(0, np.int64)
     common = tiers_to_merge(middle.tolist(), int(np.median(changed)))
     merges = []
     spent = 0
     files = (sizes > 0).sum(axis=0)
     for number in sorted(np.flatnonzero(changed).tolist(), key=lambda number: -files[number]):
-        own, new = sizes[:, number], int(changed[number])
-        joined = max(_followed(own, new, common, small), _due(own, new))
+        own = sizes[:, number]
+        followed = min(common, int(np.argmax(np.append(own[::-1] > small, True))))
+        joined = max(followed, _due(own, int(changed[number])))
         if spent and spent + _newest(own, joined) > budget and files[number] < 2 * FILES_MAX - 1:
-            joined = _followed(own, 0, common, small)  # its turn comes
+            joined = followed  # its turn comes
         spent += _newest(own, joined)
         merges.append(SectionMerge(number, len(own) - joined, last=not own[: len(own) - joined].any()))
     return sorted(merges, key=lambda merge: merge.section)
@@ -90,16 +91,6 @@ def plan_merges(sizes: Sizes, changed: Sizes, row_bytes: int) -> list[SectionMer
 
 def _newest(sizes: Sizes, joined: int) -> int:
     return int(sizes[len(sizes) - joined :].sum())
-
-
-def _followed(sizes: Sizes, changed: int, common: int, small: int) -> int:
-    """As many files as are joined in common, but none that is large and should not be joined yet."""
-    for joined in range(common):
-        older = int(sizes[len(sizes) - joined - 1])
-        if older > max(small, MERGE_RATIO * changed):
-            return joined
-        changed += older if changed else 0
-    return common
 
 
 def _due(sizes: Sizes, changed: int) -> int:

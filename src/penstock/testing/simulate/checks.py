@@ -265,7 +265,7 @@ class Checks:
             self._fail("garbage", f"{len(self._manifests)} manifests, {self._world.retain} are wanted")
 
     def _no_table_files_left(self) -> None:
-        """Every file in a table's folder is in a snapshot; see docs/guarantees.md for the two kinds that are not."""
+        """Every file in a table's folder is in a snapshot; see docs/guarantees.md for the kinds that are not."""
         announced = sorted(path for path in self._world.disk.files if path.startswith(f"{ATTEMPTS}/"))
         if announced:
             self._fail("garbage", f"kept for ever: {announced[:5]}")
