@@ -19,10 +19,12 @@ if TYPE_CHECKING:
 FULL_S_MAX = 6.0
 """How long a disk stays full: a commit that fails is tried again for a while."""
 FENCED = "PEN-020"
-NO_SPACE = {"PEN-031", "PEN-032", "PEN-033", "PEN-043"}
+JOB_FAILED = "PEN-033"
+NO_SPACE = {"PEN-031", "PEN-032", JOB_FAILED, "PEN-043"}
 
 
 def kill_workers(run: Run, chance: random.Random) -> str:
+    run.tolerated.add(JOB_FAILED)  # a task that was hit too often
     killed = 0
     for _ in range(chance.randint(1, 3)):
         workers = processes.workers(run.driver.pid)
@@ -32,6 +34,7 @@ def kill_workers(run: Run, chance: random.Random) -> str:
 
 
 def kill_executor(run: Run, chance: random.Random) -> str:
+    run.tolerated.add(JOB_FAILED)  # there may be none left for a while
     executors = processes.executors(run.driver.pid)
     killed = bool(executors) and processes.send(chance.choice(executors), signal.SIGKILL)
     return f"1 of {len(executors)} killed" if killed else "there was none"
@@ -55,6 +58,7 @@ def kill_starting_driver(run: Run, chance: random.Random) -> str:
 def kill_jvm(run: Run, chance: random.Random) -> str:
     """The Python driver must notice, and say so."""
     run.ensure_runs()
+    run.tolerated.add(JOB_FAILED)
     for jvm in processes.jvms(run.driver.pid):
         processes.send(jvm, signal.SIGKILL)
     outcome = run.await_end(run.driver)
@@ -141,6 +145,7 @@ def burn_cpu(run: Run, chance: random.Random) -> str:
 
 
 def cancel_jobs(run: Run, chance: random.Random) -> str:
+    run.tolerated.add(JOB_FAILED)
     times = chance.randint(1, 4)
     for _ in range(times):
         run.driver.tell(messages.CancelJobs())

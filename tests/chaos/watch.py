@@ -13,8 +13,8 @@ from tests.chaos.messages import Measured
 
 MB = 1_000_000
 MEASURE_S_MAX = 60.0
-UNBOUNDED = ("events.jsonl", "generations")
-"""Parts of a checkpoint folder that are kept for people and never collected: a line per epoch, a file per start."""
+UNCOUNTED = ("events.jsonl", "generations")
+"""Parts of a checkpoint folder that grow for longer than a soak: a line per epoch up to a bound, a file per start."""
 
 
 def _figure(unit: str, *, share: float, floor: float, why: str) -> float:
@@ -108,7 +108,7 @@ class Watch:
 
     def _checkpoint_files(self) -> set[Path]:
         place = self._folder / "checkpoint"
-        return {path for path in place.rglob("*") if path.relative_to(place).parts[0] not in UNBOUNDED}
+        return {path for path in place.rglob("*") if path.relative_to(place).parts[0] not in UNCOUNTED}
 
 
 def _bytes_of(paths: set[Path]) -> int:

@@ -1,4 +1,4 @@
-"""The history of a query: events go to ``events.jsonl``, to listeners, and into the handle's progress."""
+"""The history of a query: events go to its journal, to listeners, and into the handle's progress."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 from penstock.engine.commits import Commit, Retry
 from penstock.engine.epochs import EpochResult, rows_consumed
+from penstock.engine.journal import EVENTS, Journal, read_journal
 from penstock.engine.savepoint import SavepointJob
 from penstock.observe.commit_log import commit_log
 from penstock.observe.events import (
@@ -27,7 +28,6 @@ from penstock.protocol.ids import BatchId, CheckpointId, SinkName, StageName
 from penstock.protocol.manifest import Manifest
 from penstock.store.base import Store
 
-EVENTS = "events.jsonl"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _log = logging.getLogger("penstock")
 
@@ -55,6 +55,7 @@ class History:
 
     def __init__(self, store: Store, listeners: tuple[Listener, ...] = ()) -> None:
         self._store, self._listeners = store, listeners
+        self._journal = Journal(store)
         self._lock = threading.RLock()  # a listener may rescale the query, which is an event too
         self._last: EpochPublished | None = None
 
@@ -70,9 +71,9 @@ class History:
             if isinstance(event, EpochPublished) and event.kind != "takeover":
                 self._last = event
             try:
-                self._store.append(EVENTS, encode_event(event))
+                self._journal.append(encode_event(event))
             except Exception as error:
-                _log.warning("events.jsonl: %s", error)
+                _log.warning("%s: %s", EVENTS, error)
             for listener in self._listeners:
                 try:
                     listener(event)
@@ -82,7 +83,7 @@ class History:
 
 def read_commits(store: Store) -> list[Committed]:
     """The commit log of a checkpoint folder."""
-    return commit_log(decode_events(store.read(EVENTS))) if store.exists(EVENTS) else []
+    return commit_log(decode_events(read_journal(store)))
 
 
 def takeover_event(manifest: Manifest) -> EpochPublished:
