@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 from penstock.engine.commits import Commit, Retry
 from penstock.engine.epochs import EpochResult, rows_consumed
-from penstock.engine.journal import EVENTS, Journal, read_journal
+from penstock.engine.journal import EVENTS, append_line, read_journal
 from penstock.engine.savepoint import SavepointJob
 from penstock.observe.commit_log import commit_log
 from penstock.observe.events import (
@@ -55,7 +55,6 @@ class History:
 
     def __init__(self, store: Store, listeners: tuple[Listener, ...] = ()) -> None:
         self._store, self._listeners = store, listeners
-        self._journal = Journal(store)
         self._lock = threading.RLock()  # a listener may rescale the query, which is an event too
         self._last: EpochPublished | None = None
 
@@ -71,7 +70,7 @@ class History:
             if isinstance(event, EpochPublished) and event.kind != "takeover":
                 self._last = event
             try:
-                self._journal.append(encode_event(event))
+                append_line(self._store, encode_event(event))
             except Exception as error:
                 _log.warning("%s: %s", EVENTS, error)
             for listener in self._listeners:

@@ -78,8 +78,11 @@ class Store(Protocol):
         """Temporary files that a crash left behind, which `list` does not show; `delete` takes their paths."""
         ...
 
-    def append(self, path: str, line: bytes) -> None:
-        """Adds a line to a log for people; best effort, never needed for recovery."""
+    def append(self, path: str, line: bytes) -> int:
+        """Adds a line to a log for people and returns how long that is now, 0 if it is not known.
+
+        Best effort, never needed for recovery.
+        """
         ...
 
     def open_writer(self, path: str) -> FileWriter: ...

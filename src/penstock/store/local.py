@@ -122,7 +122,7 @@ class LocalStore:
             with _as_storage_failed(full):
                 full.unlink(missing_ok=True)
 
-    def append(self, path: str, line: bytes) -> None:
+    def append(self, path: str, line: bytes) -> int:
         full = self._full(path)
         try:
             self._make_folder(full.parent)
@@ -130,10 +130,12 @@ class LocalStore:
             try:
                 # One write, so that lines of several processes do not mix.
                 os.write(descriptor, line if line.endswith(b"\n") else line + b"\n")
+                return os.fstat(descriptor).st_size
             finally:
                 os.close(descriptor)
         except OSError as error:
             _log.warning("a line was not added to %s: %s", full, error)
+            return 0
 
     def open_writer(self, path: str) -> LocalWriter:
         full = self._full(path)

@@ -77,10 +77,11 @@ class MemoryStore:
             for path in paths:
                 self._content.files.pop(check_path(path), None)
 
-    def append(self, path: str, line: bytes) -> None:
+    def append(self, path: str, line: bytes) -> int:
         with self._content.lock:
             before = self._content.files.get(check_path(path), b"")
             self._content.files[path] = before + (line if line.endswith(b"\n") else line + b"\n")
+            return len(self._content.files[path])
 
     def open_writer(self, path: str) -> MemoryWriter:
         check_path(path)

@@ -109,11 +109,13 @@ class SimStore:
 
             self._call("delete", path, effect)
 
-    def append(self, path: str, line: bytes) -> None:
+    def append(self, path: str, line: bytes) -> int:
         """Never waits, never fails."""
-        if self._process.alive:
-            file = self._disk.files.setdefault(path, File(b"", durable=True, listed_at=self._world.scheduler.now))
-            file.data += line if line.endswith(b"\n") else line + b"\n"
+        if not self._process.alive:
+            return 0
+        file = self._disk.files.setdefault(path, File(b"", durable=True, listed_at=self._world.scheduler.now))
+        file.data += line if line.endswith(b"\n") else line + b"\n"
+        return len(file.data)
 
     def open_writer(self, path: str) -> SimWriter:
         def effect() -> SimWriter:
