@@ -48,7 +48,7 @@ class WriterContext:
     subtask: int
     parallelism: int
     attempt: str
-    announce: Callable[[str], None] = _to_nobody
+    announce: Callable[[str], object] = _to_nobody
 
 
 class Routing(Protocol):

@@ -39,7 +39,7 @@ class DataFiles:
     `announce` is called with the name of each file, relative to the table, before it is made.
     """
 
-    def __init__(self, table: private.Table, kind: Kind, announce: Callable[[str], None]) -> None:
+    def __init__(self, table: private.Table, kind: Kind, announce: Callable[[str], object]) -> None:
         self._table, self._kind, self._announce = table, kind, announce
         size = kind.options.get("write-buffer-size")
         self._limit = MemorySize.parse(size).get_bytes() if size else BUFFER_BYTES

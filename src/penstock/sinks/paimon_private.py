@@ -134,7 +134,7 @@ def _root(table: Table) -> str:
     return str(canonical_data_file_path(table, (), 0, "")).rstrip("/").rpartition("/")[0] + "/"
 
 
-def announce_files(writer: Any, announce: Callable[[str], None]) -> None:
+def announce_files(writer: Any, announce: Callable[[str], object]) -> None:
     """Has `announce` called with the path of each data file before a file writer of pypaimon makes it."""
     generate = writer._generate_file_path  # noqa: SLF001
 

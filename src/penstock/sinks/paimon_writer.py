@@ -54,7 +54,7 @@ class PaimonWriter:
         *,
         row_kind: str | None,
         first_sequence: int,
-        announce: Callable[[str], None],
+        announce: Callable[[str], object],
     ) -> None:
         self._table = private.with_options(table, _OPTIONS)
         self._kind = check_kind(self._table)
