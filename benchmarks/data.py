@@ -63,7 +63,7 @@ def _table(random: np.random.Generator, rows: int, keys: int, hot_share: float) 
 
 def spark_schema(folder: Path) -> str:
     """The columns of the files as Spark writes them."""
-    timed = "ts" in pq.read_schema(next(folder.glob("*.parquet"))).names
+    timed = "ts" in pq.read_schema(next(folder.rglob("*.parquet"))).names
     return TIMED_SPARK_SCHEMA if timed else SPARK_SCHEMA
 
 

@@ -84,7 +84,7 @@ def many_checkpoints(folder: Path, checkpoints: int, policy: Upkeep | None) -> F
             committables = write(sink, SCHEMA, checkpoint, 0, rows)
             permit = CommitPermit(Generation(1), CheckpointId(checkpoint))
             start, cpu_start = time.perf_counter(), time.thread_time()
-            committer.commit(permit, committables, properties={}, still_leader=lambda: True)
+            committer.commit(permit, committables, watermark=None, properties={}, still_leader=lambda: True)
             times.append(time.perf_counter() - start)
             cpu_times.append(time.thread_time() - cpu_start)
     ids = read_table(sink.warehouse, sink.table)["id"].to_pylist()

@@ -20,7 +20,7 @@ import msgspec
 
 from penstock import task
 from penstock.channel import gate, live, scan, segment, watermarks
-from penstock.engine import attempts, checkpoints, collect, commits, epochs, loop, start
+from penstock.engine import attempts, checkpoints, collect, commits, epochs, loop, pins, start
 from penstock.operators import connect
 from penstock.protocol import advance, commit, plan
 from penstock.protocol.eventtime import highest
@@ -204,6 +204,11 @@ MUTANTS = (
         "sweep-running",
         "the sweep takes files of the running epoch",
         (collect, "garbage", lambda _: lambda files, needed, **rest: tuple(f for f in files if f not in needed)),
+    ),
+    mutant(
+        "pins-ignored",
+        "the collector takes files that a savepoint is being copied from",
+        (pins.Pins, "files", faulty.always(frozenset())),
     ),
     mutant("no-sweep", "leftovers are never swept", (collect, "garbage", faulty.always(()))),
     mutant(

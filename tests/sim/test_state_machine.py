@@ -1,5 +1,5 @@
 """A query in hypothesis' hands: rows arrive, time passes, it is rescaled, stopped, killed and restarted, commits
-stall; a dictionary says what the table must hold in the end."""
+stall, savepoints are taken; a dictionary says what the table must hold in the end."""
 
 from __future__ import annotations
 
@@ -68,6 +68,12 @@ class QueryMachine(RuleBasedStateMachine):
             self.driver.query.request_stop(drain=drain)
             self.world._await(self.driver)
 
+    @precondition(lambda self: self.driver.query is not None and not self.driver.over)
+    @rule()
+    def savepoint(self) -> None:
+        assert self.driver.query is not None
+        self.world.savepoints.take(self.driver.query, self.driver.process)
+
     @rule()
     def kill(self) -> None:
         if self.driver.process.alive:
@@ -116,6 +122,7 @@ class QueryMachine(RuleBasedStateMachine):
         self.world._without_faults()
         self.world._await_zombies()
         check_results(self.world)
+        self.world.savepoints.check()
         found: dict[int, list[int]] = defaultdict(list)
         for row in self.world.tables["records"].rows():
             found[row["key"]].append(row["id"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import random
 import time
 from collections import Counter
@@ -196,6 +197,23 @@ def test_concurrency_is_bounded(tmp_path: Path, table: str) -> None:
     assert_exact(table, 300)
     assert 4 <= service.running_max <= 7
     assert service.calls == Counter(range(300))
+
+
+@pytest.mark.parametrize("until", [math.inf, 0.0])
+def test_rows_in_reserve_are_called_when_others_end_unless_it_is_too_late(until: float) -> None:
+    """D5: what does not begin in time never begins, so nobody outside is asked in vain."""
+    service = Service(0.001)
+    calls = calling.Calls(service.ask, concurrency=2, timeout_s=30, retries=0)
+    rows = [{"number": number} for number in range(6)]
+    calls.begin(0, rows[:2], math.inf)
+    calls.begin(1, rows[2:], until)
+    wanted = 6 if until == math.inf else 2
+    ended: list[calling.Ended] = []
+    while len(ended) < wanted:
+        ended += calls.ended(10.0, wanted - len(ended))
+    calls.abandon()
+    assert sorted(service.calls) == list(range(wanted))
+    assert service.running_max == 2
 
 
 def test_a_call_that_fails_now_and_then_is_repeated(

@@ -47,7 +47,7 @@ class SavepointJob:
         on_end: Callable[[SavepointJob], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._manifest, self._origin, self._target, self.path = manifest, origin, target, path
+        self.manifest, self._origin, self._target, self.path = manifest, origin, target, path
         self._release, self._on_end, self._clock = release, on_end, clock
         self._started_s = clock()
         self._staging: Staging | None = None
@@ -62,7 +62,7 @@ class SavepointJob:
 
     @property
     def checkpoint(self) -> int:
-        return self._manifest.checkpoint
+        return self.manifest.checkpoint
 
     def result(self, timeout: float | None = None) -> Savepoint:
         """Waits for the end.
@@ -104,16 +104,16 @@ class SavepointJob:
     def _next(self) -> Savepoint | None:
         if self._staging is None or self._transfer is None:
             self._staging = stage(self._target)
-            self._transfer = Transfer(self._manifest, self._origin, self._staging.store)
+            self._transfer = Transfer(self.manifest, self._origin, self._staging.store)
             return None
         if self._transfer.step():
             return None
-        written = Checkpoints(self._staging.store).publish(self._manifest)
+        written = Checkpoints(self._staging.store).publish(self.manifest)
         self._staging.finish()
         return Savepoint(
             path=self.path,
-            checkpoint=self._manifest.checkpoint,
-            rows_in_flight=self._manifest.rows_in_flight,
+            checkpoint=self.manifest.checkpoint,
+            rows_in_flight=self.manifest.rows_in_flight,
             files=self._transfer.files,
             bytes=self._transfer.bytes + written,
             duration_s=self._clock() - self._started_s,

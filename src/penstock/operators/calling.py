@@ -1,7 +1,8 @@
 """Runs the calls of a `MapAsync`: which rows are begun, which are done, and in what order they leave.
 
-The event loop's thread runs coroutines and does nothing else; it tells the subtask's thread about each call that ended
-through a queue. All bookkeeping belongs to the subtask's thread.
+The event loop's thread runs coroutines. It has some rows in reserve, so that one that ends makes room for the next at
+once; it tells the subtask's thread about each call that ended through a queue. All other bookkeeping belongs to the
+subtask's thread.
 """
 
 from __future__ import annotations
@@ -32,8 +33,10 @@ BACKOFF_S = 0.1
 BACKOFF_S_MAX = 10.0
 """Before retry k a call waits a random time up to `BACKOFF_S` * 2**k: callers that failed together come back apart."""
 SLICES = 16
-"""The window of running calls is refilled in so many parts: fewer, larger slices cost less per row."""
-WAITING_MAX = 2
+"""Of the concurrency, one slice: fewer, larger slices cost less per row."""
+RESERVE = 2
+"""Of the concurrency, rows that wait for a call to end: as long as it takes until the subtask's thread brings more."""
+HELD_MAX = 3
 """Done rows that wait for an older one count, too: so many times the concurrency may be held in all."""
 GATHER_S = 0.005
 """How long calls that ended may wait for others, to be handled together."""
@@ -59,17 +62,21 @@ class Ended(NamedTuple):
 
 
 class Calls:
-    """Calls on the event loop of this process, and the queue by which they come back."""
+    """Calls on the event loop of this process, so many at once, and the queue by which they come back."""
 
-    def __init__(self, function: AsyncRowFunction, timeout_s: float, retries: int) -> None:
-        self._function, self._timeout_s, self._retries = function, timeout_s, retries
+    def __init__(self, function: AsyncRowFunction, concurrency: int, timeout_s: float, retries: int) -> None:
+        self._function, self._concurrency = function, concurrency
+        self._timeout_s, self._retries = timeout_s, retries
         self._loop = event_loop()
+        self._reserve: deque[tuple[int, int, Row]] = deque()
+        self._begin_until = math.inf
         self._tasks: set[asyncio.Task[None]] = set()
         self._ended: queue.SimpleQueue[Ended] = queue.SimpleQueue()
         self._abandoned = False
 
-    def begin(self, number: int, rows: list[Row]) -> None:
-        self._loop.call_soon_threadsafe(self._start, number, rows)
+    def begin(self, number: int, rows: list[Row], until: float) -> None:
+        """Calls for the rows of a slice, in their turn; those that did not begin until then never do."""
+        self._loop.call_soon_threadsafe(self._add, number, rows, until)
 
     def ended(self, wait_s: float, enough: int) -> list[Ended]:
         """Calls that ended since the last time; waits for one, so long at most, and a little longer for `enough`."""
@@ -87,16 +94,24 @@ class Calls:
         """Cancels what still runs, without waiting for it."""
         self._loop.call_soon_threadsafe(self._cancel)
 
-    def _start(self, number: int, rows: list[Row]) -> None:
-        if self._abandoned:
-            return
-        for index, row in enumerate(rows):
-            task = self._loop.create_task(self._run(number, index, row))
+    def _add(self, number: int, rows: list[Row], until: float) -> None:
+        self._reserve += ((number, index, row) for index, row in enumerate(rows))
+        self._begin_until = until
+        self._refill()
+
+    def _refill(self) -> None:
+        while self._reserve and len(self._tasks) < self._concurrency and time.monotonic() < self._begin_until:
+            task = self._loop.create_task(self._run(*self._reserve.popleft()))
             self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            task.add_done_callback(self._over)
+
+    def _over(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._refill()
 
     def _cancel(self) -> None:
         self._abandoned = True
+        self._reserve.clear()
         for task in self._tasks:
             task.cancel()
 
@@ -157,8 +172,10 @@ class CallOperator:
         self._calls, self._letters = calls, letters
         self._concurrency, self._ordered = concurrency, ordered
         self._slice_rows = max(1, concurrency // SLICES)
+        self._running_max = concurrency + max(1, concurrency // RESERVE)
         self._slices: dict[int, _Slice] = {}
         self._begun = self._running = self._held_rows = 0
+        self._begin_until = math.inf
         self._first_begun_at = 0.0
         self._latencies: deque[float] = deque(maxlen=LATENCIES)
 
@@ -175,9 +192,12 @@ class CallOperator:
     def room(self, left_s: float) -> int:
         if not self._begun:
             return 1  # alone in its slice, because the barrier waits for the first one
-        if self._latencies and left_s < MARGIN * median(self._latencies):
+        if self._latencies:
+            left_s -= MARGIN * median(self._latencies)
+        if left_s < 0:
             return 0
-        free = min(self._concurrency - self._running, WAITING_MAX * self._concurrency - self._held_rows)
+        self._begin_until = time.monotonic() + left_s
+        free = min(self._running_max - self._running, HELD_MAX * self._concurrency - self._held_rows)
         return self._slice_rows if free >= self._slice_rows else 0
 
     @property
@@ -192,7 +212,7 @@ class CallOperator:
         if not self._begun:
             self._first_begun_at = time.monotonic()
         self._slices[self._begun] = _Slice(records.batch, set(range(records.rows)))
-        self._calls.begin(self._begun, python_rows(records.batch))
+        self._calls.begin(self._begun, python_rows(records.batch), self._begin_until)
         self._begun += 1
         self._running += records.rows
         self._held_rows += records.rows

@@ -81,7 +81,7 @@ class MapAsync(CarefulSpec):
             function = opened(self, self.function)
         except Exception as error:
             raise operator_failed(self.name, error, "") from error
-        calls = Calls(function, self.timeout_s, self.retries)
+        calls = Calls(function, self.concurrency, self.timeout_s, self.retries)
         return CallOperator(
             self.name,
             self.output_schema,

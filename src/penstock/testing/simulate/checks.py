@@ -166,6 +166,8 @@ class Checks:
         for number, manifest in self._manifests.items():
             if path in manifest.files():
                 self._fail("garbage", f"{process.name} deletes {path}, which checkpoint {number} needs")
+        if path in self._world.savepoints.needed(process):
+            self._fail("garbage", f"{process.name} deletes {path}, which it copies into a savepoint")
 
     def _forget_attempt(self, process: Process, path: str) -> None:
         """A newer driver leaves an older one's files alone if it published that checkpoint, or nobody knows who did."""

@@ -36,6 +36,7 @@ class File:
 class Disk:
     """What all processes share."""
 
+    latency_s: float = 0.0
     files: dict[str, File] = field(default_factory=dict)
     being_written: dict[str, SimWriter] = field(default_factory=dict)
 
@@ -60,6 +61,7 @@ class SimStore:
 
     def __init__(self, world: World, process: Process, disk: Disk) -> None:
         self._world, self._process, self._disk = world, process, disk
+        self._checked = disk is world.disk  # the others hold savepoints
 
     @property
     def url(self) -> str:
@@ -69,7 +71,8 @@ class SimStore:
         def effect() -> None:
             if path in self._disk.files:
                 raise AlreadyExists(path)
-            self._world.checks.before_create(self._process, path, data)
+            if self._checked:
+                self._world.checks.before_create(self._process, path, data)
             self._disk.files[path] = File(bytes(data), durable=True, listed_at=self._world.scheduler.now)
 
         self._call("create", check_path(path), effect)
@@ -104,7 +107,8 @@ class SimStore:
 
             def effect(path: str = path) -> None:
                 if path in self._disk.files:
-                    self._world.checks.before_delete(self._process, path)
+                    if self._checked:
+                        self._world.checks.before_delete(self._process, path)
                     del self._disk.files[path]
 
             self._call("delete", path, effect)
@@ -165,6 +169,8 @@ class SimStore:
         fault = world.outside_call(self._process, f"{what} {path}")
         if fault is Fault.FAIL_BEFORE:
             raise _failure(what, path)
+        if self._disk.latency_s:
+            world.scheduler.pause(self._disk.latency_s)
         result = effect()
         world.log(f"{what} {path}")
         if fault is Fault.CRASH_AFTER:

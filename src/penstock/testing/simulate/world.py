@@ -25,6 +25,7 @@ from penstock.testing.simulate.faults import Fault, Faults, Rates
 from penstock.testing.simulate.fibers import CheckFailed, Crashed, Fiber, Process, Scheduler
 from penstock.testing.simulate.jobs import Records, Shape, pipeline_of
 from penstock.testing.simulate.results import check_results
+from penstock.testing.simulate.savepoints import SimSavepoints
 from penstock.testing.simulate.source import Offsets, SimFeed, SimSource
 from penstock.testing.simulate.storage import Disk, SimStore
 from penstock.testing.simulate.table import FOREIGN, SimTable, Snapshot
@@ -111,6 +112,7 @@ class World:
         self.disk = Disk()
         self.tables = {name: SimTable(name, sink, self) for name, sink in TABLES}
         self.checks = Checks(self)
+        self.savepoints = SimSavepoints(self)
         self.max_parallelism = rng.choice((5, 7, 8, 13, 128))
         self.retain = rng.choice((1, 2, 4, 8))
         self._batch_rows = rng.choice((10, 80) if self.calm else (5, 10, 20))
@@ -156,6 +158,7 @@ class World:
         check_results(self)
         self._run_to_end(self.start_driver())
         self.checks.nothing_left_over()
+        self.savepoints.check()
 
     def _with_faults(self, at_least_s: float, part: float) -> bool:
         """Drivers come and go, until a part of the records was read; True when one of them got to the end."""
@@ -195,6 +198,8 @@ class World:
         elif choice < 0.36:
             self.log("kill")
             self.crash(driver.process)
+        elif choice < 0.41:
+            self.savepoints.take(query, driver.process)
         if self.faults.chance(self.faults.rates.foreign_commit):
             table = self.tables["records"]
             table.snapshots.append(Snapshot(FOREIGN, 0, ()))
@@ -268,8 +273,7 @@ class World:
         process = driver.process
 
         def store(url: str) -> Store:
-            del url
-            return SimStore(self, process, self.disk)
+            return SimStore(self, process, self.savepoints.disk_at(url) or self.disk)
 
         def spawn(name: str, step: Step, on_death: Callable[[BaseException], None]) -> SimBackground:
             made = driver.backgrounds[name] = SimBackground(self, process, name, step, on_death)
