@@ -17,7 +17,7 @@ from benchmarks.peers import STORES, StateStore, best_of
 from benchmarks.verdict import Verdicts
 from penstock.pipeline import Output
 
-ROWS, FILES, KEYS = 200_000, 8, 100_000
+ROWS, FILES, KEYS = 200_000, 5, 100_000
 BOUND = "INTERVAL 20 SECONDS"
 How = Literal["inner", "left"]
 
