@@ -27,7 +27,7 @@ from penstock.protocol.eventtime import highest
 from penstock.protocol.manifest import Segment
 from penstock.store import arrowfile
 from penstock.testing.simulate import simulate
-from penstock.testing.simulate.runner import quiet
+from penstock.testing.simulate.runner import prepare
 from tests.sim import faulty
 
 SEEDS_MAX = 500
@@ -262,7 +262,6 @@ def hunt(mutant: Mutant, seeds: range = range(SEEDS_MAX)) -> Caught:
 
 
 def _hunt(name: str) -> Caught:
-    quiet()
     return hunt(next(mutant for mutant in MUTANTS if mutant.name == name))
 
 
@@ -271,7 +270,7 @@ def main(names: list[str]) -> int:
     wanted = [mutant for mutant in MUTANTS if not names or mutant.name in names]
     survived, started = 0, time.perf_counter()
     print(f"{'mutant':<22} seed    time  what the checker said")
-    with multiprocessing.get_context("forkserver").Pool(os.cpu_count()) as pool:
+    with multiprocessing.get_context("forkserver").Pool(os.cpu_count(), initializer=prepare) as pool:
         for mutant, caught in zip(wanted, pool.imap(_hunt, [mutant.name for mutant in wanted]), strict=True):
             survived += caught.seed is None
             seed = "-" if caught.seed is None else caught.seed

@@ -9,7 +9,7 @@ import time
 
 import click
 
-from penstock.testing.simulate.runner import quiet, simulate
+from penstock.testing.simulate.runner import prepare, quiet, simulate
 
 
 @click.command()
@@ -32,7 +32,7 @@ def run_many(seeds: range, jobs: int) -> int:
     """Runs seeds in several processes, prints what failed, returns how many did."""
     started = time.perf_counter()
     failed = events = checkpoints = 0
-    with multiprocessing.get_context("forkserver").Pool(jobs, initializer=quiet) as pool:
+    with multiprocessing.get_context("forkserver").Pool(jobs, initializer=prepare) as pool:
         for outcome in pool.imap_unordered(simulate, seeds, chunksize=8):
             events += outcome.events
             checkpoints += outcome.checkpoints
