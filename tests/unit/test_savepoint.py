@@ -12,7 +12,7 @@ import pytest
 
 import penstock as pen
 from penstock.engine import transfer
-from penstock.engine.checkpoints import Checkpoints
+from penstock.engine.checkpoints import Checkpoints, retired_path
 from penstock.engine.pins import Pins
 from penstock.engine.savepoint import SavepointJob, take_savepoint
 from penstock.errors import (
@@ -265,3 +265,16 @@ def test_a_checkpoint_that_is_retired_while_it_is_being_pinned_is_not_pinned(
     newest_manifest(tmp_path).unlink()
     with pytest.raises(NoSuchCheckpoint):
         pins.hold_newest(lambda: newer)
+
+
+def test_a_savepoint_of_a_driver_whose_takeover_was_retired_is_refused(
+    tmp_path: Path, clock: FakeClock, table: str
+) -> None:
+    """B13, B14: its manifest is still there, to keep the name taken, but it is no checkpoint any more."""
+    with_rows_in_flight(tmp_path, clock, table, retain=3)
+    checkpoints = Checkpoints(LocalStore(tmp_path))
+    newest = checkpoints.newest()
+    assert newest is not None
+    checkpoints.store.create(retired_path(newest.checkpoint), b"")
+    with pytest.raises(NoSuchCheckpoint):
+        Pins(checkpoints).hold_newest(lambda: newest)

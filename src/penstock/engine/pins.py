@@ -38,7 +38,7 @@ class Pins:
                 return manifest, release
             release()
             if newest() is manifest:
-                self._checkpoints.read(CheckpointId(manifest.checkpoint))
+                self._checkpoints.restorable(CheckpointId(manifest.checkpoint))
 
     def _hold(self, files: frozenset[str]) -> Callable[[], None]:
         with self._lock:

@@ -140,6 +140,8 @@ def _own(
     except (TablePositionMismatch, MissingFile):
         if config.restore is None and checkpoints.ids() != seen:
             return None  # the older driver still runs: it published and committed meanwhile
+        if isinstance(config.restore, int):
+            checkpoints.restorable(CheckpointId(config.restore))  # it may have retired that checkpoint meanwhile
         raise
     if base.origin is not None:
         bring(base.origin, base.manifest, checkpoints.store)

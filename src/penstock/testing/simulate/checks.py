@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 EXPECTED = {"StorageFailed", "Fenced", "StageFailed", "CommitFailed"}
 """Errors that faults of the surroundings may end a query with; any other one is a fault of our own."""
 
-PACE_KNOWN_AFTER = 2
+PACE_KNOWN_AFTER = 1
 EPOCHS_MAX = 2.0
 LATENCY_MAX_S = 0.1
 """The least share of each stage and one step beyond the barrier may add to an epoch, and so do calls of the store. The
@@ -93,8 +93,12 @@ class Checks:
         world, now = self._world, self._world.scheduler.now
         previous = self._manifests.get(self._newest)
         before, process.published_at = process.published_at, now
-        process.publishes += 1
-        if not (process.healthy and world.barrier) or previous is None or process.publishes <= PACE_KNOWN_AFTER:
+        if previous is None:
+            return
+        known = process.paced >= PACE_KNOWN_AFTER
+        # A stage's pace is learnt from rows that it worked on.
+        process.paced += all(edge.consumed > previous.edges[name].consumed for name, edge in manifest.edges.items())
+        if not (known and process.healthy and world.barrier):
             return
         since = before if previous.rows_in_flight else process.epoch_began
         if now - since > EPOCHS_MAX * world.epoch_s + LATENCY_MAX_S:

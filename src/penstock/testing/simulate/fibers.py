@@ -37,7 +37,7 @@ class Process:
     generation: int = 0
     healthy: bool = False
     """Nothing has gone wrong since it started, also no call that is still under way."""
-    publishes: int = 0
+    paced: int = 0
     published_at: float = 0.0
     epoch: int = 0
     epoch_began: float = 0.0
