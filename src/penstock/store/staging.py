@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import shutil
 import uuid
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
-from penstock.errors import SavepointRefused, storage_failed
+from penstock.errors import PenstockError, SavepointRefused, storage_failed
 from penstock.store.base import Store
 from penstock.store.local import LocalStore, sync_folder
 
@@ -79,4 +80,5 @@ class _DirectStaging:
         """Everything is in its place."""
 
     def discard(self) -> None:
-        self._target.delete([entry.path for entry in self._target.list("")])
+        with suppress(PenstockError):
+            self._target.delete([entry.path for entry in self._target.list("")])
