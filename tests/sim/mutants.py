@@ -6,7 +6,6 @@ a checker fails, and prints which seed caught which mutant, by which checker.
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import sys
 import time
@@ -27,7 +26,7 @@ from penstock.protocol.eventtime import highest
 from penstock.protocol.manifest import Segment
 from penstock.store import arrowfile
 from penstock.testing.simulate import simulate
-from penstock.testing.simulate.runner import prepare
+from penstock.testing.simulate.runner import seed_pool
 from tests.sim import faulty
 
 SEEDS_MAX = 500
@@ -270,7 +269,7 @@ def main(names: list[str]) -> int:
     wanted = [mutant for mutant in MUTANTS if not names or mutant.name in names]
     survived, started = 0, time.perf_counter()
     print(f"{'mutant':<22} seed    time  what the checker said")
-    with multiprocessing.get_context("forkserver").Pool(os.cpu_count(), initializer=prepare) as pool:
+    with seed_pool(os.cpu_count() or 1) as pool:
         for mutant, caught in zip(wanted, pool.imap(_hunt, [mutant.name for mutant in wanted]), strict=True):
             survived += caught.seed is None
             seed = "-" if caught.seed is None else caught.seed

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import sys
 import time
 
 import click
 
-from penstock.testing.simulate.runner import prepare, quiet, simulate
+from penstock.testing.simulate.runner import quiet, seed_pool, simulate
 
 
 @click.command()
@@ -32,7 +31,7 @@ def run_many(seeds: range, jobs: int) -> int:
     """Runs seeds in several processes, prints what failed, returns how many did."""
     started = time.perf_counter()
     failed = events = checkpoints = 0
-    with multiprocessing.get_context("forkserver").Pool(jobs, initializer=prepare) as pool:
+    with seed_pool(jobs) as pool:
         for outcome in pool.imap_unordered(simulate, seeds, chunksize=8):
             events += outcome.events
             checkpoints += outcome.checkpoints

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import gc
 import logging
+import multiprocessing
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from multiprocessing.pool import Pool
+from multiprocessing.queues import SimpleQueue
 
 from penstock.testing.simulate.fibers import CheckFailed
 from penstock.testing.simulate.world import World
@@ -49,8 +53,23 @@ def quiet() -> None:
     logging.getLogger("penstock").setLevel(logging.ERROR)
 
 
-def prepare() -> None:
-    """For a process that runs many seeds: garbage collection looks at less, and less often, which saves a sixth."""
+def seed_pool(jobs: int) -> Pool:
+    """Processes that run many seeds, each on a processor of its own.
+
+    Fibers are threads that take turns: to wake one on another processor takes ten times as long.
+    """
+    context = multiprocessing.get_context("forkserver")
+    processors: SimpleQueue[int] = context.SimpleQueue()
+    usable = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    for number in range(jobs if usable else 0):
+        processors.put(usable[number % len(usable)])
+    return context.Pool(jobs, initializer=_prepare, initargs=(processors,))
+
+
+def _prepare(processors: SimpleQueue[int]) -> None:
+    """Besides, garbage collection looks at less, and less often, which saves a sixth."""
+    if not processors.empty():
+        os.sched_setaffinity(0, {processors.get()})
     quiet()
     simulate(0)
     gc.collect()
