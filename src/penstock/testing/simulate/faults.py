@@ -7,6 +7,7 @@ finds less than many runs that differ. Some seeds aim at one kind of operation, 
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -42,6 +43,8 @@ AIMS = (
 )
 """What operations are called, as in the trace."""
 
+OLDER_OUT_OF_REACH = 0.15
+"""Of starts: costs little, since they go on without it."""
 COSTLY_MAX = 14
 OF_TABLES_MAX = 12
 _AIMED = (Fault.FAIL_BEFORE, Fault.FAIL_AFTER, Fault.CRASH_BEFORE, Fault.CRASH_AFTER, Fault.PAUSE)
@@ -135,8 +138,11 @@ class Faults:
             return self._rng.choice((Fault.FAIL_BEFORE, Fault.FAIL_AFTER))
         return Fault.NONE
 
-    def outage(self) -> Outage | None:
-        """Which calls of a new driver fail because the store is down for a moment, if it is."""
+    def outage(self, manifests: Sequence[str]) -> Outage | None:
+        """Which calls of a new driver fail: the store is down, or an older manifest out of reach, for a moment."""
+        if len(manifests) > 1 and self.chance(OLDER_OUT_OF_REACH):
+            begin = self._rng.randint(1, 3)
+            return Outage(f"read {self._rng.choice(manifests[:-1])}", range(begin, begin + self._rng.randint(1, 3)))
         if not self.costly(self.rates.outage):
             return None
         of, last = self._rng.choice((("", 40), ("read manifests", 16)))

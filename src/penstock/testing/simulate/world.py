@@ -263,7 +263,7 @@ class World:
                     self.crash(other.process)
             driver = self.drivers[-1] = SimDriver(Process(f"d{len(self.drivers)}"), restored=True)
             options["restore"] = int(self.rng.choice(manifests)[10:20])
-        driver.process.outage, driver.process.healthy = self.faults.outage(), not self.faults.on
+        driver.process.outage, driver.process.healthy = self.faults.outage(manifests), not self.faults.on
         self.log(f"start {driver.process.name} {options}")
         config = Config.of("memory://simulated", **options)
         self.scheduler.spawn(driver.process, "start", lambda: self._drive(driver, config))
