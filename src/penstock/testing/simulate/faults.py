@@ -45,6 +45,8 @@ AIMS = (
 
 OLDER_OUT_OF_REACH = 0.15
 """Of starts: costs little, since they go on without it."""
+OF_LOOKING = 0.2
+"""Calls that change nothing are many, and would use up what a run gets of faults before it has processed anything."""
 COSTLY_MAX = 14
 OF_TABLES_MAX = 12
 _AIMED = (Fault.FAIL_BEFORE, Fault.FAIL_AFTER, Fault.CRASH_BEFORE, Fault.CRASH_AFTER, Fault.PAUSE)
@@ -131,8 +133,10 @@ class Faults:
         return False
 
     def on_table(self, what: str) -> Fault:
-        """For one call of a table, beyond what may happen to any call; few starts would get through if all failed."""
-        rate = self.rates.table_failure / (4 if what.startswith(("ask", "fence")) else 1)
+        """For one call of a table, beyond what may happen to any call; few starts would get through if all failed.
+
+        What matters most is a commit whose outcome is unknown."""
+        rate = self.rates.table_failure * (1.0 if what.startswith("publish") else 0.25)
         if self._table_left > 0 and self.chance(rate):
             self._table_left -= 1
             return self._rng.choice((Fault.FAIL_BEFORE, Fault.FAIL_AFTER))
@@ -154,12 +158,14 @@ class Faults:
         if not self.on:
             return Fault.NONE
         rates = self.rates
-        if rates.aims and any(aim in what for aim in rates.aims) and self.costly(rates.aimed):
+        looks = what.startswith(("read", "list", "exists"))
+        share = OF_LOOKING if looks else 1.0
+        if rates.aims and any(aim in what for aim in rates.aims) and self.costly(share * rates.aimed):
             # Who only looks meets nothing new when it dies.
-            return self._rng.choice(_AIMED if driver and not what.startswith(("read", "list")) else _AIMED[:2])
-        if self.costly(rates.store_failure):
+            return self._rng.choice(_AIMED if driver and not looks else _AIMED[:2])
+        if self.costly(share * rates.store_failure):
             return self._rng.choice((Fault.FAIL_BEFORE, Fault.FAIL_AFTER))
-        if driver and self.costly(rates.driver_crash):
+        if driver and self.costly(share * rates.driver_crash):
             return self._rng.choice((Fault.CRASH_BEFORE, Fault.CRASH_AFTER))
         if driver and self.costly(rates.driver_pause):
             return Fault.PAUSE

@@ -70,9 +70,10 @@ class SimTable:
     def call(self, process: Process, what: str) -> Fault:
         world = self.world
         fault = world.outside_call(process, f"{self.name} {what}")
-        if world.faults.chance(world.faults.rates.table_delay):
-            world.scheduler.pause(2 * world.rng.random() * world.epoch_s)
-        while self.name in world.table_stalls:
+        delay = world.faults.rates.table_delay
+        if world.faults.chance(delay and 1.0 if what == "ask" else delay):  # epochs go on while somebody asks
+            world.scheduler.pause(3 * world.rng.random() * world.epoch_s)
+        while self.name in world.table_stalls and what.startswith(("prepare", "publish")):
             world.scheduler.pause(STALL_LOOK_S)
         if fault is Fault.NONE:
             fault = world.faults.on_table(what)

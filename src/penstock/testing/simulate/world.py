@@ -38,6 +38,10 @@ EVENTS_MAX = 20_000
 CALM = 0.1
 """Seeds without faults, for the cadence: rows are dear, and come in large batches."""
 HEALTHY_STARTS_MAX = 8
+RESTORES = 0.25
+"""Of restarts: by the number of a checkpoint."""
+RESTORE_PAUSED = 0.3
+"""Of those: soon after it took over, so that the next driver is ahead when it goes on."""
 FAULTS_MAX_S = 150.0
 
 
@@ -135,7 +139,8 @@ class World:
         self.drivers: list[SimDriver] = []
         self._executors: list[Process] = []
         self.table_stalls: set[str] = set()
-        """Tables that answer nothing for the time being."""
+        """Tables that take no commits for the time being."""
+        self._stalled_until = 0.0
 
     # -- the run -------------------------------------------------------------------------------------------------
 
@@ -150,6 +155,7 @@ class World:
         self.log(f"{self.shape} {self.faults.rates}")
         done = not self.calm and self._with_faults(self.rng.uniform(3, 40), self.rng.uniform(0, 1.5))
         self.faults.on = False
+        self.table_stalls = set()
         self.disk.list_everything()
         self.log("faults off")
         if not done:
@@ -165,12 +171,14 @@ class World:
         driver = self.start_driver()
         while self.scheduler.now < (at_least_s if self.source.part_read() >= part else FAULTS_MAX_S):
             self.scheduler.wait(self.rng.uniform(0.1, 3))
+            if self.scheduler.now >= self._stalled_until:
+                self.table_stalls = set()
             if driver.over:
                 if driver.ended and driver.error is None and self._all_read() and not driver.stopped:
                     return True
                 self._judge(driver)
                 self.scheduler.pause(self.rng.choice((0.0, 0.5, 5.0)))
-                driver = self.start_driver(restore=self.rng.random() < 0.15)
+                driver = self.start_driver(restore=self.rng.random() < RESTORES)
             else:
                 driver = self._meddle(driver)
         return False
@@ -200,6 +208,9 @@ class World:
             self.crash(driver.process)
         elif choice < 0.41:
             self.savepoints.take(query, driver.process)
+        elif choice < 0.51:
+            self.log("tables take no commits")
+            self.table_stalls, self._stalled_until = set(self.tables), self.scheduler.now + self.rng.uniform(1, 30)
         if self.faults.chance(self.faults.rates.foreign_commit):
             table = self.tables["records"]
             table.snapshots.append(Snapshot(FOREIGN, 0, ()))
@@ -262,7 +273,10 @@ class World:
                 if other.process.alive:
                     self.crash(other.process)
             driver = self.drivers[-1] = SimDriver(Process(f"d{len(self.drivers)}"), restored=True)
-            options["restore"] = int(self.rng.choice(manifests)[10:20])
+            # Tables are rarely ahead of the newest ones, so most restores are of those.
+            options["restore"] = int(manifests[-min(len(manifests), self.rng.choice((1, 2, 2, 2, 3, 5)))][10:20])
+            if self.faults.chance(RESTORE_PAUSED):
+                driver.process.late = True
         driver.process.outage, driver.process.healthy = self.faults.outage(manifests), not self.faults.on
         self.log(f"start {driver.process.name} {options}")
         config = Config.of("memory://simulated", **options)
@@ -328,21 +342,24 @@ class World:
                 pass
             case _:
                 self.log(f"FAULT {fault.value}: {what}")
-        self._wear(process)
+        self._wear(process, what)
         self.scheduler.pause(latency_s)
         if fault is Fault.CRASH_BEFORE:
             self.crash(process)
         return fault
 
-    def _wear(self, process: Process) -> None:
-        """Attempts that were drawn to die or to be late do so at some operation."""
+    def _wear(self, process: Process, what: str) -> None:
+        """Attempts that were drawn to die or to be late do so at some operation, drivers once they took over."""
+        if process.late and process.calls_left is None and what.startswith("create manifests"):
+            process.calls_left = self.rng.randint(2, 5)
         if process.calls_left is None:
             return
         process.calls_left -= 1
         if process.calls_left == 0:
             if process.late:
                 process.paused_until = self.scheduler.now + self.rng.uniform(0.5, 60)
-                self.log(f"PAUSED until {process.paused_until:.3f}")
+                self.log(f"PAUSED until {process.paused_until:.3f} before {what}")
+                self.scheduler.wake(self._supervisor)
             else:
                 self.crash(process)
 
