@@ -190,6 +190,10 @@ def test_an_older_checkpoint_goes_on_once_the_table_was_rolled_back_to_it(spark:
     assert pending == 1
     open_table(str(tmp_path / "lake"), "shop.rows").rollback_to(2)
     assert numbers_in(tmp_path) == list(range(100))
+    (place / "source" / "offsets" / "1").rename(tmp_path / "kept")
+    with pytest.raises(SourceMismatch, match="micro-batch 1, which is not in source/offsets"):
+        finish(quick_output(spark, tmp_path), checkpoint=place, parallelism=2, restore=older)
+    (tmp_path / "kept").rename(place / "source" / "offsets" / "1")
     events = finish(quick_output(spark, tmp_path), checkpoint=place, parallelism=2, restore=older)
     assert [event.batch_id for event in epochs(events)] == [2]
     assert numbers_in(tmp_path) == list(range(150))

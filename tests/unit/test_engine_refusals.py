@@ -24,7 +24,7 @@ from penstock.observe.events import decode_events
 from penstock.protocol.codec import decode_manifest, encode_manifest
 from penstock.protocol.manifest import Manifest
 from penstock.store import LocalStore
-from penstock.testing.inline import InlineRun, stream_of
+from penstock.testing.inline import InlineFeed, InlineRun, stream_of
 from penstock.testing.tables import Memory, memory_table
 from tests.unit.engine_jobs import (
     SCHEMA,
@@ -171,6 +171,20 @@ def test_restoring_an_older_checkpoint_works_once_the_table_was_rolled_back(
     del memory_table(table).snapshots[1:]
     run.start(keyed_slow(clock, table, 0), checkpoint=tmp_path, restore=2).await_termination(30)
     assert_exact(table, 600)
+
+
+def test_a_checkpoint_that_the_source_has_forgotten_is_refused_before_anything_changes(
+    tmp_path: Path, clock: FakeClock, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B1, A12: an older one was restored after it, so the source's log ends before it."""
+    run = finished(tmp_path, clock, table)
+    del memory_table(table).snapshots[1:]
+    before = sorted((tmp_path / "manifests").iterdir())
+    with monkeypatch.context() as patch:
+        patch.setattr(InlineFeed, "remembers", lambda *_: False)
+        with pytest.raises(SourceMismatch, match="micro-batch 0, which is not in source/offsets"):
+            run.start(keyed_slow(clock, table, 0), checkpoint=tmp_path, restore=2)
+    assert sorted((tmp_path / "manifests").iterdir()) == before
 
 
 def test_a_copied_checkpoint_folder_goes_on_elsewhere(tmp_path: Path, clock: FakeClock, table: str) -> None:

@@ -22,6 +22,10 @@ class Feed(Protocol):
 
     def stop(self) -> None: ...
 
+    def remembers(self, batch_id: int, offsets_digest: str | None) -> bool:
+        """Whether it could go on behind `batch_id`, with which a checkpoint ends."""
+        ...
+
     def rewind(self, batch_id: int | None) -> None:
         """Forgets everything after `batch_id`, for a checkpoint that was restored on purpose."""
         ...

@@ -35,6 +35,7 @@ from penstock.errors import (
     FormatTooNew,
     MissingFile,
     PenstockError,
+    SourceMismatch,
     TablePositionMismatch,
 )
 from penstock.graph import Pipeline
@@ -68,7 +69,8 @@ def start_query(
     parallelism = resolve_parallelism(pipeline, config.parallelism, config)
     store = surroundings.store(config.checkpoint)
     checkpoints = Checkpoints(store)
-    while (owned := _own(checkpoints, pipeline, config, parallelism, surroundings.store)) is None:
+    feed = surroundings.feed(store)
+    while (owned := _own(checkpoints, pipeline, config, parallelism, surroundings.store, feed)) is None:
         pass
     manifest, generation = owned.manifest, owned.generation
     history = History(store, listeners)
@@ -76,7 +78,6 @@ def start_query(
     for event in _first_events(name, owned):
         history.record(event)
     pipeline = pipeline.with_sinks(_taken_over(pipeline, manifest))
-    feed = surroundings.feed(store)
     if manifest.source.rewind:
         _rewind(feed, checkpoints, owned)
     runner = EpochRunner(
@@ -131,6 +132,7 @@ def _own(
     config: Config,
     parallelism: dict[str, int],
     open_store: Callable[[str], Store],
+    feed: Feed,
 ) -> _Owned | None:
     """Refuses what does not fit, then takes over. None when another driver changed it: look at everything again."""
     seen = checkpoints.ids()
@@ -143,6 +145,8 @@ def _own(
         if isinstance(config.restore, int):
             checkpoints.restorable(CheckpointId(config.restore))  # it may have retired that checkpoint meanwhile
         raise
+    if isinstance(config.restore, int):
+        _require_remembered(base.manifest, feed)
     if base.origin is not None:
         bring(base.origin, base.manifest, checkpoints.store)
     driver = Driver(socket.gethostname(), os.getpid(), utc_now(), penstock.__version__)
@@ -151,6 +155,23 @@ def _own(
         return None  # it goes on: what the tables hold may be more than the old checkpoint knows
     manifest = _take_over(checkpoints, base.manifest, config, generation, parallelism)
     return None if manifest is None else _Owned(manifest, generation, committers, base)
+
+
+def _require_remembered(manifest: Manifest, feed: Feed) -> None:
+    """Before anything is changed: the source must be able to go on where an older checkpoint ends.
+
+    Raises: `SourceMismatch`.
+    """
+    position = manifest.source
+    if position.batch_id is not None and not feed.remembers(position.batch_id, position.offsets_digest):
+        raise SourceMismatch(
+            f"checkpoint {manifest.checkpoint} ends with micro-batch {position.batch_id},"
+            " which is not in source/offsets as it was",
+            cause="an older checkpoint was restored after this one was made, and the source was set back for that; or"
+            " Spark has removed the entry (spark.sql.streaming.minBatchesToRetain)",
+            next_step="restore a checkpoint that was made after that, or leave restore out to go on from the newest",
+            ingested=position.batch_id,
+        )
 
 
 def _rewind(feed: Feed, checkpoints: Checkpoints, owned: _Owned) -> None:

@@ -108,6 +108,10 @@ class SparkFeed:
         with suppress(Py4JError):
             jvm.java.lang.Thread.sleep(INTERRUPTION_MS_MAX)
 
+    def remembers(self, batch_id: int, offsets_digest: str | None) -> bool:
+        found = self._offsets_digest(batch_id)
+        return found is not None and offsets_digest in (None, found)
+
     def rewind(self, batch_id: int | None) -> None:
         rewind_source(self._store, batch_id)
 

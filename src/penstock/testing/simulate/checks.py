@@ -243,13 +243,18 @@ class Checks:
 
     # -- queries -------------------------------------------------------------------------------------------------
 
-    def query_error(self, error: PenstockError, generation: int, *, restored: bool) -> None:
-        """A driver that was replaced has to say so, unless the store failed when it asked."""
+    def query_error(self, error: PenstockError, generation: int, *, restored: bool, refused: bool) -> None:
+        """A driver that was replaced has to say so, unless the store failed when it asked.
+
+        `restored`: some driver went back to an older checkpoint. `refused`: this one wanted to, and did not start.
+        """
         kind = type(error).__name__
         could_not_ask = max(self._claimed_at, default=0) > generation and self._world.faults.rates.store_may_fail
         if could_not_ask and kind in {"MissingFile", "SourceMismatch", "TablePositionMismatch"}:
             return
         if restored and kind in {"NoSuchCheckpoint", "TablePositionMismatch"}:
+            return
+        if refused and kind == "SourceMismatch":
             return
         if kind not in EXPECTED:
             self._fail("errors", f"the query ended with {error}")

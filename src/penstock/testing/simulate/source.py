@@ -90,6 +90,9 @@ class SimFeed:
     def stop(self) -> None:
         self._stopped = True
 
+    def remembers(self, batch_id: int, offsets_digest: str | None) -> bool:
+        return str(self._world.source.offsets.get(batch_id)) == offsets_digest
+
     def rewind(self, batch_id: int | None) -> None:
         self._world.log(f"source rewound to batch {batch_id}")
         self._world.source.rewind(batch_id)

@@ -257,7 +257,12 @@ class World:
     def _judge(self, driver: SimDriver) -> None:
         if driver.error is not None:
             generation = driver.process.generation
-            self.checks.query_error(driver.error, generation, restored=any(driver.restored for driver in self.drivers))
+            self.checks.query_error(
+                driver.error,
+                generation,
+                restored=any(driver.restored for driver in self.drivers),
+                refused=driver.restored and driver.query is None,
+            )
 
     # -- drivers -------------------------------------------------------------------------------------------------
 
