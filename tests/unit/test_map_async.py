@@ -18,6 +18,7 @@ import penstock as pen
 from penstock.errors import OperatorFailed, PipelineError
 from penstock.observe.events import Event
 from penstock.operators import calling
+from penstock.operators.event_loop import event_loop
 from penstock.testing.inline import InlineRun, stream_of
 from penstock.testing.tables import Memory, memory_table
 from tests.unit.engine_jobs import SCHEMA, assert_exact, batches_of, crash_in_job, epochs, run_until
@@ -208,10 +209,15 @@ def test_rows_in_reserve_are_called_when_others_end_unless_it_is_too_late(until:
     calls.begin(0, rows[:2], math.inf)
     calls.begin(1, rows[2:], until)
     wanted = 6 if until == math.inf else 2
+
+    async def idle() -> None:
+        while calls._tasks:  # noqa: ASYNC110 - each ended call may begin another one
+            await asyncio.sleep(0)
+
     ended: list[calling.Ended] = []
     while len(ended) < wanted:
         ended += calls.ended(10.0, wanted - len(ended))
-    calls.abandon()
+    asyncio.run_coroutine_threadsafe(idle(), event_loop()).result(10)
     assert sorted(service.calls) == list(range(wanted))
     assert service.running_max == 2
 

@@ -33,9 +33,9 @@ BACKOFF_S = 0.1
 BACKOFF_S_MAX = 10.0
 """Before retry k a call waits a random time up to `BACKOFF_S` * 2**k: callers that failed together come back apart."""
 SLICES = 16
-"""Of the concurrency, one slice: fewer, larger slices cost less per row."""
+"""A slice has this part of the concurrency in rows: fewer, larger slices cost less per row."""
 RESERVE = 2
-"""Of the concurrency, rows that wait for a call to end: as long as it takes until the subtask's thread brings more."""
+"""This part of the concurrency waits for a call to end: enough until the subtask's thread has brought more."""
 HELD_MAX = 3
 """Done rows that wait for an older one count, too: so many times the concurrency may be held in all."""
 GATHER_S = 0.005
