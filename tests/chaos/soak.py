@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 
 from tests.chaos import messages, processes
+from tests.chaos.acts import JOB_FAILED
 from tests.chaos.drivers import Driver, Drivers
 from tests.chaos.growth import growth
 from tests.chaos.messages import Ended, Refused
@@ -35,7 +36,6 @@ EPOCHS_MIN = 30
 SAMPLE_S = 5.0
 FAULT_S = (8.0, 20.0)
 HANG_S = 120.0
-SPARK_JOB_FAILED = "PEN-033"
 PARALLELISM_MAX = 4
 
 
@@ -126,7 +126,7 @@ class Soak:
         if outcome is None:
             return
         require_understandable(outcome)
-        if outcome.code != SPARK_JOB_FAILED:
+        if outcome.code != JOB_FAILED:
             raise Wrong(f"it ended without a reason for it: {outcome.message or 'well'}")
         self._note(f"restarted after {outcome.code}")
         self._start()

@@ -13,7 +13,7 @@ from tests.chaos.messages import Measured
 
 MB = 1_000_000
 MEASURE_S_MAX = 60.0
-UNCOUNTED = ("events.jsonl", "generations")
+UNCOUNTED = ("events.jsonl", "events", "generations")
 """Parts of a checkpoint folder that grow for longer than a soak: a line per epoch up to a bound, a file per start."""
 
 

@@ -288,6 +288,23 @@ def test_the_name_of_a_takeover_stays_taken() -> None:
     assert paused.checkpoint + 1 not in world.checkpoints.ids()
 
 
+def test_a_takeover_under_a_freed_name_is_retired_by_the_next_sweep() -> None:
+    """B13: its driver was paused before it, found itself replaced, and could not know that nobody began with it."""
+    world = World(MemoryStore(), 0)
+    world.begin(retain=2)
+    for _ in range(9):
+        world.epoch()
+        world.collect()
+    late = msgspec.structs.replace(world.manifest, checkpoint=4, created_at="late")
+    world.checkpoints.publish(late)
+    for _ in range(SWEEP_EVERY):
+        world.epoch()
+        world.collect()
+    assert world.checkpoints.ids() == [world.manifest.checkpoint - 1, world.manifest.checkpoint]
+    with pytest.raises(Fenced):
+        world.checkpoints.publish(msgspec.structs.replace(late, created_at="later"))
+
+
 def test_a_takeover_under_a_freed_name_does_not_count_as_the_publisher_of_that_checkpoint() -> None:
     """C5: its driver died before it took the name back; files of the real publisher's winners must not look lost."""
     checkpoints = Checkpoints(MemoryStore())

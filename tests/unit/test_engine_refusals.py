@@ -9,13 +9,14 @@ import pyarrow as pa
 import pytest
 
 import penstock as pen
-from penstock.engine.checkpoints import Checkpoints
+from penstock.engine.checkpoints import Checkpoints, manifest_path
 from penstock.errors import (
     CheckpointMismatch,
     ConfigError,
     CorruptFile,
     FormatTooNew,
     MissingFile,
+    NoSuchCheckpoint,
     OperatorFailed,
     SourceMismatch,
     TablePositionMismatch,
@@ -171,6 +172,22 @@ def test_restoring_an_older_checkpoint_works_once_the_table_was_rolled_back(
     del memory_table(table).snapshots[1:]
     run.start(keyed_slow(clock, table, 0), checkpoint=tmp_path, restore=2).await_termination(30)
     assert_exact(table, 600)
+
+
+def test_a_checkpoint_that_expires_while_it_is_being_restored_is_called_that(
+    tmp_path: Path, clock: FakeClock, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B1, B12: another driver retired it and removed its files; nobody deleted anything by hand."""
+    run = finished(tmp_path, clock, table)
+    verify = Checkpoints.verify_files
+
+    def retired_meanwhile(self: Checkpoints, manifest: Manifest) -> None:
+        self.store.delete([manifest_path(2), *manifest.files()])
+        verify(self, manifest)
+
+    monkeypatch.setattr(Checkpoints, "verify_files", retired_meanwhile)
+    with pytest.raises(NoSuchCheckpoint, match="checkpoint 2 is not in"):
+        run.start(keyed_slow(clock, table, 0), checkpoint=tmp_path, restore=2)
 
 
 def test_a_checkpoint_that_the_source_has_forgotten_is_refused_before_anything_changes(

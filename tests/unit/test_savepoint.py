@@ -7,6 +7,7 @@ import os
 import shutil
 import threading
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -265,6 +266,32 @@ def test_a_checkpoint_that_is_retired_while_it_is_being_pinned_is_not_pinned(
     newest_manifest(tmp_path).unlink()
     with pytest.raises(NoSuchCheckpoint):
         pins.hold_newest(lambda: newer)
+
+
+def test_a_savepoint_that_fails_and_cannot_be_cleaned_up_ends_all_the_same(
+    tmp_path: Path, clock: FakeClock, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B12, B14: whoever waits for it learns why, and nothing stays pinned."""
+    with_rows_in_flight(tmp_path, clock, table)
+    checkpoints = Checkpoints(LocalStore(tmp_path))
+    target = open_store("memory://savepoint-without-clean-up")
+    released: list[bool] = []
+    job = SavepointJob(
+        checkpoints.newest(), checkpoints.store, target, target.url, release=lambda: released.append(True)
+    )
+    assert job.step() is not None
+
+    def down(*_: object, **__: object) -> NoReturn:
+        raise StorageFailed("the store is down", cause="a test", next_step="none")
+
+    monkeypatch.setattr(type(target), "adopt", down)
+    monkeypatch.setattr(type(target), "list", down)
+    while job.step() is not None:
+        pass
+    assert job.done
+    assert released
+    with pytest.raises(StorageFailed, match="the store is down"):
+        job.result(0)
 
 
 def test_a_savepoint_of_a_driver_whose_takeover_was_retired_is_refused(

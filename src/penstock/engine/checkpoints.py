@@ -96,6 +96,11 @@ class Checkpoints:
             raise self._no_such(checkpoint)
         return self.read(checkpoint)
 
+    def mark_retired(self, checkpoint: CheckpointId) -> None:
+        """It is no checkpoint any more, and nobody can take its name."""
+        with suppress(AlreadyExists):
+            self.store.create(retired_path(checkpoint), b"")
+
     def publish(self, manifest: Manifest) -> int:
         """Makes a checkpoint exist; returns its size in bytes. Nobody can publish the same id twice.
 

@@ -13,12 +13,11 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from penstock.engine.background import AT_ONCE, WHEN_WOKEN, Background, Pause, Spawn
-from penstock.engine.checkpoints import DATA_FOLDERS, Checkpoints, manifest_path, retired_path
+from penstock.engine.checkpoints import DATA_FOLDERS, Checkpoints, manifest_path
 from penstock.errors import PenstockError
 from penstock.protocol.garbage import garbage, retired, written_for
 from penstock.protocol.ids import CheckpointId, Generation
 from penstock.protocol.manifest import Manifest
-from penstock.store.base import AlreadyExists
 
 SWEEP_EVERY = 50
 """Checkpoints between two full listings; in between, only files that drop out of retained manifests are deleted."""
@@ -94,11 +93,10 @@ class Collector:
         return AT_ONCE
 
     def _retire(self, checkpoint: CheckpointId) -> None:
-        if checkpoint not in self._fences:
+        if checkpoint in self._fences:
+            self._checkpoints.mark_retired(checkpoint)
+        else:
             self._checkpoints.store.delete([manifest_path(checkpoint)])
-            return
-        with suppress(AlreadyExists):
-            self._checkpoints.store.create(retired_path(checkpoint), b"")
 
     def _collect(self, published: list[Manifest]) -> None:
         self._learn()
@@ -116,8 +114,16 @@ class Collector:
             self._since_sweep = 0
             files = [entry.path for folder in DATA_FOLDERS for entry in self._checkpoints.store.list(folder)]
             newest = CheckpointId(published[-1].checkpoint)
+            self._retire_strays(newest)
             self._delete(garbage(files, needed, generation=self._generation, published=newest))
             self._checkpoints.store.delete(entry.path for entry in self._checkpoints.store.leftovers(LEFTOVER_S))
+
+    def _retire_strays(self, newest: CheckpointId) -> None:
+        """A driver that was paused before its takeover may have used a name that retention had freed meanwhile. It
+        cannot tell afterwards whether a newer one began with its manifest: the newer one can."""
+        for checkpoint in self._checkpoints.ids():
+            if checkpoint < newest and checkpoint not in self._retained and checkpoint not in self._unread:
+                self._checkpoints.mark_retired(checkpoint)
 
     def _delete(self, files: Iterable[str]) -> None:
         """All but those that a checkpoint which could not be read may name."""

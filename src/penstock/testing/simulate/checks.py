@@ -38,7 +38,8 @@ class Checks:
         self._world = world
         self._manifests: dict[int, Manifest] = {}
         self._claimed_at: dict[int, float] = {}
-        self._newest = self._generation = 0
+        self._newest = 0
+        self._took_over: set[int] = set()
         self._mistaken: set[int] = set()
         self._accepted: dict[tuple[int, int], dict[int, frozenset[str]]] = defaultdict(dict)
         self._undecidable: set[tuple[str, int]] = set()
@@ -63,12 +64,12 @@ class Checks:
             if not isinstance(manifest, Manifest):
                 self._fail("manifest", f"{path} cannot be read back: {manifest}")
                 return
-            if manifest.checkpoint <= self._newest and manifest.generation > self._generation:
+            if manifest.checkpoint <= self._newest and manifest.generation not in self._took_over:
                 self._mistaken.add(manifest.checkpoint)  # a takeover under a name that retention freed: to be undone
                 return
             self._publish(process, manifest)
             self._manifests[manifest.checkpoint] = manifest
-            self._generation = manifest.generation
+            self._took_over.add(manifest.generation)
 
     def _publish(self, process: Process, manifest: Manifest) -> None:
         number = manifest.checkpoint

@@ -132,10 +132,16 @@ class Faults:
             return True
         return False
 
+    def table_delays(self, what: str) -> bool:
+        """Whether a call of a table takes long; every question does where calls do, so that epochs go on meanwhile."""
+        rate = self.rates.table_delay
+        return self.chance(1.0 if what == "ask" and rate > 0 else rate)
+
     def on_table(self, what: str) -> Fault:
         """For one call of a table, beyond what may happen to any call; few starts would get through if all failed.
 
-        What matters most is a commit whose outcome is unknown."""
+        What matters most is a commit whose outcome is unknown.
+        """
         rate = self.rates.table_failure * (1.0 if what.startswith("publish") else 0.25)
         if self._table_left > 0 and self.chance(rate):
             self._table_left -= 1

@@ -70,8 +70,7 @@ class SimTable:
     def call(self, process: Process, what: str) -> Fault:
         world = self.world
         fault = world.outside_call(process, f"{self.name} {what}")
-        delay = world.faults.rates.table_delay
-        if world.faults.chance(delay and 1.0 if what == "ask" else delay):  # epochs go on while somebody asks
+        if world.faults.table_delays(what):
             world.scheduler.pause(3 * world.rng.random() * world.epoch_s)
         while self.name in world.table_stalls and what.startswith(("prepare", "publish")):
             world.scheduler.pause(STALL_LOOK_S)
