@@ -14,6 +14,7 @@ import pytest
 import penstock as pen
 from penstock.engine.checkpoints import Checkpoints, Driver
 from penstock.engine.cluster import StageJob
+from penstock.engine.feed import SourceContended
 from penstock.engine.query import Query
 from penstock.errors import (
     ConservationError,
@@ -129,6 +130,64 @@ def test_a_source_that_fails_under_a_replaced_driver_is_not_what_it_blames(
     query = InlineRun(Contested(batches_of(100, 2)), clock).start(keyed_slow(clock, table), checkpoint=tmp_path)
     with pytest.raises(Fenced if replaced else StageFailed, match="generation 2" if replaced else "Concurrent update"):
         query.await_termination(30)
+
+
+def contended(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+    """Somebody else writes the next entry of the source's log first, after one batch was read."""
+    run = InlineFeed._run
+    left = itertools.count(times, -1)
+
+    def contended_run(self: InlineFeed, offer, on_end, on_failure) -> None:
+        batches = self._batches
+        if next(left) <= 0:
+            run(self, offer, on_end, on_failure)
+            return
+
+        def lost() -> None:
+            self._batches = batches
+            on_failure(SourceContended("Multiple streaming jobs detected for 1"))
+
+        self._batches = batches[: len(self._accepted) + 1]
+        run(self, offer, lost, on_failure)
+
+    monkeypatch.setattr(InlineFeed, "_run", contended_run)
+
+
+def test_a_last_write_of_a_replaced_driver_to_the_source_s_log_does_not_stop_the_new_one(
+    tmp_path: Path, clock: FakeClock, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C9: its JVM may be planning a micro-batch while its Python is paused."""
+    contended(monkeypatch, times=3)
+    InlineRun(batches_of(100, 6), clock).start(keyed_slow(clock, table, 0), checkpoint=tmp_path).await_termination(30)
+    assert_exact(table, 600)
+
+
+def test_a_query_that_always_loses_the_source_s_log_to_another_says_so(
+    tmp_path: Path, clock: FakeClock, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E5."""
+    contended(monkeypatch, times=1000)
+    run = InlineRun(batches_of(100, 60), clock)
+    with pytest.raises(StageFailed, match="not one of Penstock, writes to the folder source/"):
+        run.start(keyed_slow(clock, table, 0), checkpoint=tmp_path).await_termination(30)
+
+
+def test_a_replaced_driver_that_loses_the_source_s_log_does_not_read_again(
+    tmp_path: Path, clock: FakeClock, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C9."""
+    starts: list[InlineFeed] = []
+
+    def lose(self: InlineFeed, offer, on_end, on_failure) -> None:
+        del offer, on_end
+        starts.append(self)
+        Checkpoints(open_store(str(tmp_path))).claim_generation(Driver("other", 1, "now", "0"))
+        on_failure(SourceContended("Multiple streaming jobs detected for 0"))
+
+    monkeypatch.setattr(InlineFeed, "_run", lose)
+    with pytest.raises(Fenced):
+        InlineRun(batches_of(9, 1), clock).start(keyed_slow(clock, table, 0), checkpoint=tmp_path).await_termination(30)
+    assert len(starts) == 1
 
 
 def test_a_driver_that_dies_between_publish_and_commit_commits_on_restart(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from py4j.protocol import Py4JNetworkError
 
+from penstock.engine.feed import SourceContended
 from penstock.errors import StageFailed, StorageFailed
 from penstock.spark.failures import explained, jvm_calls
 
@@ -24,6 +25,18 @@ def test_a_full_disk_under_structured_streaming_is_called_so() -> None:
     error = explained(RuntimeError("[STREAM_FAILED] Query terminated: java.io.IOException: No space left on device"))
     assert isinstance(error, StorageFailed)
     assert "the disk is full" in str(error)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "[STREAM_FAILED] Concurrent update to the log. Multiple streaming jobs detected for 2 SQLSTATE: XXKST",
+        "Multiple streaming queries are concurrently using file:/tmp/checkpoint/source/sources/0. SQLSTATE: XXKST",
+    ],
+)
+def test_two_streaming_queries_on_one_folder_are_called_so(words: str) -> None:
+    """C9."""
+    assert isinstance(explained(RuntimeError(words)), SourceContended)
 
 
 def test_other_failures_keep_their_own_words() -> None:

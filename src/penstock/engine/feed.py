@@ -8,6 +8,13 @@ from typing import Protocol
 from penstock.engine.cluster import OfferedBatch
 
 
+class SourceContended(Exception):
+    """Two streaming queries wrote the same entry of the source's log; the other one was first, this one has ended.
+
+    A driver that was replaced may have had one write under way: whoever starts again goes on from that entry.
+    """
+
+
 class Feed(Protocol):
     """Offers micro-batches, one at a time, each with an id one higher than the last."""
 
@@ -17,7 +24,8 @@ class Feed(Protocol):
         on_end: Callable[[], None],
         on_failure: Callable[[BaseException], None],
     ) -> None:
-        """Begins to offer; exactly one of `on_end` and `on_failure` is called at the end."""
+        """Begins to offer, also again after a failure; exactly one of `on_end` and `on_failure` is called at the end,
+        with `SourceContended` where that is the reason."""
         ...
 
     def stop(self) -> None: ...

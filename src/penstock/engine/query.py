@@ -17,7 +17,7 @@ from penstock.engine.background import Pause, Spawn
 from penstock.engine.collect import Collector
 from penstock.engine.commits import CommitCoordinator
 from penstock.engine.epochs import EpochResult, EpochRunner
-from penstock.engine.feed import Feed
+from penstock.engine.feed import Feed, SourceContended
 from penstock.engine.history import History, epoch_event, savepoint_event, utc_now
 from penstock.engine.loop import EpochLoop, LoopEvents
 from penstock.engine.savepoint import Savepoint, SavepointJob, Savepoints
@@ -30,6 +30,9 @@ from penstock.protocol.manifest import Manifest
 from penstock.store.base import Store
 
 _log = logging.getLogger("penstock")
+
+CONTENDED_MAX = 5
+"""A driver that was replaced may write one entry of each of the source's logs before it notices."""
 
 
 class Query:
@@ -56,6 +59,7 @@ class Query:
             self._autoscaler = Autoscaler(config.autoscale, lambda: runner.cluster.slots, runner.clock)
         self._pipeline, self._config, self._runner = pipeline, config, runner
         self._feed, self._history = feed, history
+        self._contended = 0
         self._stopping = False
         self._drained = False
         self._ended = threading.Event()
@@ -190,11 +194,14 @@ class Query:
         self._loop.start()
         spawn("penstock-query", self._close_at_end, self._on_closing_failure).start()
         try:
-            self._feed.start(self._loop.offer, self._loop.end_of_source, self._on_feed_failure)
+            self._start_feed()
         except Exception:
             self._loop.request_stop(drain=False)
             self._ended.wait()
             raise
+
+    def _start_feed(self) -> None:
+        self._feed.start(self._loop.offer, self._loop.end_of_source, self._on_feed_failure)
 
     def end_with_program(self) -> None:
         """A program that ends without `stop` ends its query after the running epoch, and not in the middle of it."""
@@ -253,8 +260,20 @@ class Query:
     def _on_feed_failure(self, error: BaseException) -> None:
         if self._stopping or self._loop.error is not None:
             self._loop.end_of_source()
-            return
-        self.fail(error if isinstance(error, PenstockError) else _source_stopped(error))
+        elif isinstance(error, SourceContended) and self._contended < CONTENDED_MAX:
+            self._contended += 1
+            self._read_again(error)
+        else:
+            self.fail(error if isinstance(error, PenstockError) else _source_stopped(error))
+
+    def _read_again(self, contended: SourceContended) -> None:
+        """Goes on from what the other one wrote, unless it is this driver that was replaced (C9)."""
+        try:
+            self._runner.checkpoints.require_leader(self._runner.generation)
+            _log.warning("another streaming query wrote to source/ at the same moment, reading again: %s", contended)
+            self._start_feed()
+        except Exception as error:
+            self.fail(error if isinstance(error, PenstockError) else _source_stopped(error))
 
     def _close_at_end(self) -> Pause:
         """One step: waits until the loop has ended for whatever reason, then ends everything else."""
@@ -296,8 +315,15 @@ class Query:
 
 def _source_stopped(error: BaseException) -> StageFailed:
     lines = [line for line in str(error).splitlines() if line.strip()]
+    said = f"Structured Streaming stopped: {lines[0] if lines else type(error).__name__}"
+    if isinstance(error, SourceContended):
+        return StageFailed(
+            said,
+            cause="another streaming query, not one of Penstock, writes to the folder source/ of this checkpoint",
+            next_step="stop that query; nothing published was lost, start again to go on",
+        )
     return StageFailed(
-        f"Structured Streaming stopped: {lines[0] if lines else type(error).__name__}",
+        said,
         cause="the source failed, or the streaming query was stopped from outside",
         next_step="look at the Spark log; nothing published was lost, start again to go on",
     )

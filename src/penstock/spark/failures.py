@@ -8,9 +8,12 @@ from contextlib import contextmanager
 
 from py4j.protocol import Py4JNetworkError
 
+from penstock.engine.feed import SourceContended
 from penstock.errors import StageFailed, storage_failed
 
 NO_SPACE = "No space left on device"
+# Of several error classes: for the offsets, for the commits, for the log of a file source.
+CONTENDED = ("Multiple streaming jobs detected", "Multiple streaming queries are concurrently using")
 _UNREACHABLE = (ConnectionError, Py4JNetworkError)
 
 
@@ -30,6 +33,8 @@ def explained(error: BaseException) -> BaseException:
     """What to show of an error of Structured Streaming: its own words where they say enough."""
     if NO_SPACE in str(error):
         return storage_failed("the checkpoint's folder source/", OSError(errno.ENOSPC, NO_SPACE))
+    if any(words in str(error) for words in CONTENDED):
+        return SourceContended(str(error))
     return _jvm_gone() if isinstance(error, _UNREACHABLE) else error
 
 

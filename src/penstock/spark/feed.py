@@ -56,7 +56,7 @@ class SparkFeed:
     ) -> None:
         self._layout, self._frames, self._store, self._trigger = layout, frames, store, trigger
         self._query: StreamingQuery | None = None
-        self._configured = False
+        self._lock = threading.Lock()
         self._stopping = threading.Event()
 
     def start(
@@ -66,9 +66,13 @@ class SparkFeed:
         on_failure: Callable[[BaseException], None],
     ) -> None:
         """Starts reading. `offer` gets each micro-batch; exactly one of `on_end` and `on_failure` is called later."""
+        configured = False
 
         def handle(frame: DataFrame, batch_id: int) -> None:
-            self._configure(frame)
+            nonlocal configured
+            if not configured:
+                _configure(frame)
+                configured = True
             batch = OfferedBatch(
                 batch_id=BatchId(batch_id),
                 frame=frame,
@@ -90,13 +94,18 @@ class SparkFeed:
                 writer = writer.trigger(availableNow=True)
             case interval:
                 writer = writer.trigger(processingTime=f"{int(float(interval) * 1000)} milliseconds")
-        query = self._query = writer.start()
+        with self._lock:
+            if self._stopping.is_set():
+                on_end()
+                return
+            query = self._query = writer.start()
         threading.Thread(
             target=self._watch, args=(query, on_end, on_failure), name="penstock-feed", daemon=True
         ).start()
 
     def stop(self) -> None:
-        self._stopping.set()
+        with self._lock:
+            self._stopping.set()
         if self._query is not None:
             self._query.stop()
 
@@ -124,13 +133,6 @@ class SparkFeed:
         else:
             on_end()
 
-    def _configure(self, frame: DataFrame) -> None:
-        """The micro-batch's session is the query's own copy, so the user's session stays as it was."""
-        if not self._configured:
-            for key, value in {**QUERY_SETTINGS, **batch_settings(frame.schema)}.items():
-                frame.sparkSession.conf.set(key, value)
-            self._configured = True
-
     def _offsets_digest(self, batch_id: int) -> str | None:
         """Spark writes a batch's offsets before it hands the batch over, and replays it from the same file."""
         try:
@@ -143,3 +145,9 @@ class SparkFeed:
             return str(json.loads(self._store.read(f"{SOURCE_FOLDER}/metadata"))["id"])
         except (MissingFile, ValueError, KeyError):
             return None
+
+
+def _configure(frame: DataFrame) -> None:
+    """The micro-batch's session is the query's own copy, so the user's session stays as it was."""
+    for key, value in {**QUERY_SETTINGS, **batch_settings(frame.schema)}.items():
+        frame.sparkSession.conf.set(key, value)

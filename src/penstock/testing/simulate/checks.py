@@ -257,7 +257,7 @@ class Checks:
             return
         if refused and kind == "SourceMismatch":
             return
-        if kind not in EXPECTED:
+        if kind not in EXPECTED or "another streaming query" in str(error):
             self._fail("errors", f"the query ended with {error}")
 
     # -- the end -------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from penstock.engine.cluster import OfferedBatch
+from penstock.engine.feed import SourceContended
 from penstock.engine.loop import EpochLoop
 from penstock.protocol.ids import BatchId
 from penstock.testing.simulate.faults import Fault
@@ -106,7 +107,7 @@ class SimFeed:
         while not self._stopped:
             self._call(f"offsets of batch {number}")
             if not replay and number in source.offsets:
-                raise RuntimeError(f"batch {number}: another streaming query uses the same checkpoint")
+                raise SourceContended(f"batch {number}: another streaming query uses the same checkpoint")
             if number not in source.offsets:
                 if source.used_up(number - 1):
                     if source.ends:
