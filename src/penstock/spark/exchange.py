@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 
 from penstock.channel.lanes import spread
 from penstock.channel.segment import HASH_COLUMN
-from penstock.graph import Edge, Source
+from penstock.graph import Edge, Pipeline
 from penstock.protocol.plan import StagePlan
 
 SOURCE_COLUMN = "__penstock_source"
@@ -25,16 +25,24 @@ PORT_COLUMN = "__penstock_port"
 
 @dataclass(frozen=True, slots=True)
 class SourceLayout:
-    """Several sources as one streaming DataFrame: one struct column each, and the number of the source."""
+    """Several sources as one streaming DataFrame: one struct column each, and the number of the source.
+
+    A single source that is read once, by key, comes with its hash: planned once, and not again for each micro-batch.
+    """
 
     names: tuple[str, ...]
+    hashed_by: Edge | None = None
 
     @staticmethod
-    def of(sources: Sequence[Source]) -> SourceLayout:
-        return SourceLayout(tuple(source.name for source in sources))
+    def of(pipeline: Pipeline) -> SourceLayout:
+        edges = [edge for stage in pipeline.stages for edge in stage.source_inputs]
+        hashed_by = edges[0] if len(edges) == 1 and edges[0].keys else None
+        return SourceLayout(tuple(source.name for source in pipeline.sources), hashed_by)
 
     def union(self, frames: Sequence[DataFrame]) -> DataFrame:
         """One DataFrame for one streaming query, so that all offsets advance together."""
+        if self.hashed_by is not None:
+            return frames[0].withColumn(HASH_COLUMN, _key_hash(self.hashed_by))
         if len(frames) == 1:
             return frames[0]
         packed = [self._packed(index, frames) for index in range(len(frames))]
@@ -68,7 +76,9 @@ def to_subtasks(frame: DataFrame, layout: SourceLayout, edges: Sequence[Edge], p
     With one edge the columns are the source's. With several they are the number of the edge and one struct per edge;
     a row of a source that has two edges to the stage goes out twice.
     """
-    if len(edges) == 1:
+    if layout.hashed_by is not None:
+        hashed = frame
+    elif len(edges) == 1:
         hashed = layout.select(frame, edges[0].producer).withColumn(HASH_COLUMN, _hash(edges[0], plan.max_parallelism))
     else:
         hashed = _mixed(frame, layout, edges, plan.max_parallelism)
@@ -100,6 +110,10 @@ def _mixed(frame: DataFrame, layout: SourceLayout, edges: Sequence[Edge], max_pa
 
 def _hash(edge: Edge, max_parallelism: int, prefix: str = "") -> Column:
     if edge.keys:
-        return F.xxhash64(*(F.col(f"{prefix}`{key}`") for key in edge.keys))
+        return _key_hash(edge, prefix)
     lanes = ", ".join(f"{lane}L" for lane in spread(max_parallelism))
     return F.expr(f"element_at(array({lanes}), cast(pmod(spark_partition_id(), {max_parallelism}) as int) + 1)")
+
+
+def _key_hash(edge: Edge, prefix: str = "") -> Column:
+    return F.xxhash64(*(F.col(f"{prefix}`{key}`") for key in edge.keys))

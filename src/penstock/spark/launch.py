@@ -20,7 +20,7 @@ def launch(pipeline: Pipeline, config: Config, listeners: tuple[Listener, ...]) 
     """Raises: `PenstockError`."""
     frames = [source.frame for source in pipeline.sources if isinstance(source.frame, DataFrame)]
     assert len(frames) == len(pipeline.sources)
-    layout = SourceLayout.of(pipeline.sources)
+    layout = SourceLayout.of(pipeline)
     spark = frames[0].sparkSession
     limits = Limits(segment_bytes=config.segment_bytes, prefetch_bytes=config.prefetch_bytes)
 
