@@ -215,6 +215,15 @@ class Pipeline:
         )
 
 
+    def growing_state(self) -> dict[str, frozenset[str]]:
+        """By operator, the tables of state that may have more columns than a checkpoint's."""
+        return {
+            node.spec.name: frozenset(name for name, table in node.spec.state_tables.items() if table.may_grow)
+            for stage in self.stages
+            for node in stage.nodes
+        }
+
+
 def columns_of(schema: pa.Schema) -> tuple[tuple[str, str], ...]:
     """Columns as plain text: name and Arrow type."""
     return tuple((field.name, str(field.type)) for field in schema)

@@ -148,6 +148,7 @@ def _take_over(world: World, number: int, driver: Driver, rules: Rules) -> Itera
         _as_manifest(base),
         newest=CheckpointId(0 if base is None else base.checkpoint),
         generation=Generation(driver.generation),
+        shape=_empty().shape,
         parallelism={},
         library="",
         created_at="",

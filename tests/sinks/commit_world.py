@@ -236,6 +236,7 @@ class World:
                 base,
                 newest=CheckpointId(base.checkpoint),
                 generation=generation,
+                shape=base.shape,
                 parallelism={},
                 library="0",
                 created_at="",

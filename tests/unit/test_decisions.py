@@ -20,7 +20,15 @@ from penstock.protocol.commit import (
 from penstock.protocol.epoch import Drain, Facts, Ingest, Stop, Stopping, Wait, decide
 from penstock.protocol.garbage import file_path, garbage, retired
 from penstock.protocol.ids import BatchId, CheckpointId, Generation
-from penstock.protocol.manifest import Committable, Manifest, PendingCommit, PipelineShape, SinkState, SourcePosition
+from penstock.protocol.manifest import (
+    Committable,
+    Manifest,
+    OperatorShape,
+    PendingCommit,
+    PipelineShape,
+    SinkState,
+    SourcePosition,
+)
 from penstock.protocol.plan import stage_budget
 from penstock.protocol.recover import (
     RefuseBatch,
@@ -235,8 +243,15 @@ def test_a_replay_with_other_offsets_or_of_another_query_is_refused() -> None:
 def test_a_takeover_has_the_content_of_its_base_and_the_next_id() -> None:
     base = manifest_of(checkpoint=42, generation=3, parallelism={"s": 4})
     taken = takeover(
-        base, newest=CheckpointId(50), generation=Generation(4), parallelism={"s": 2}, library="1", created_at="later"
+        base,
+        newest=CheckpointId(50),
+        generation=Generation(4),
+        shape=SHAPE,
+        parallelism={"s": 2},
+        library="1",
+        created_at="later",
     )
+    assert taken.shape == SHAPE
     assert (taken.checkpoint, taken.parent, taken.generation, taken.parallelism) == (51, 42, 4, {"s": 2})
     assert taken.edges == base.edges
 
@@ -247,6 +262,37 @@ def test_shapes_are_compared_part_by_part() -> None:
     verdicts = {row.what: row.verdict for row in compare_shapes(SHAPE, other)}
     assert verdicts == {"source s": "incompatible", "source x": "new", "sink t": "missing"}
     assert all(row.fits for row in compare_shapes(SHAPE, SHAPE))
+
+
+def operator(state: dict[str, tuple[tuple[str, str], ...]], kind: str = "process") -> PipelineShape:
+    shape = OperatorShape(kind=kind, stage="op", output=(), state=state)
+    return PipelineShape(sources={}, operators={"op": shape}, edges={}, sinks=())
+
+
+A, B, C = ("a", "int64"), ("b", "string"), ("c", "double")
+
+
+@pytest.mark.parametrize(
+    ("stored", "current", "detail"),
+    [
+        ({"": (A, B)}, {"": (A, C, B)}, "new in its state: c double"),
+        ({"": (A,)}, {"": (A, B), "timers": (A, C)}, "new in its state: b string, a int64, c double"),
+        ({"": (A, B)}, {"": (A,)}, None),
+        ({"": (A, B)}, {"": (B, A)}, None),
+        ({"": (A,)}, {"": (("a", "int32"), B)}, None),
+        ({"": (A,), "timers": (A,)}, {"": (A, B)}, None),
+        ({"": (A,)}, {"": (A,), "fixed": (A,)}, None),
+        ({"fixed": (A,)}, {"fixed": (A, B)}, None),
+    ],
+)
+def test_state_may_grow_where_null_means_nothing_yet(stored: dict, current: dict, detail: str | None) -> None:
+    """D3, E6."""
+    growing = {"op": frozenset({"", "timers"})}
+    (row,) = compare_shapes(operator(stored), operator(current), growing)
+    assert (row.verdict, row.fits) == (("incompatible", False) if detail is None else ("extended", True))
+    assert detail in (None, row.detail)
+    assert not compare_shapes(operator(stored), operator(current, kind="other"), growing)[0].fits
+    assert not compare_shapes(operator(stored), operator(current))[0].fits
 
 
 # -- manifests as bytes --------------------------------------------------------------------------------------------

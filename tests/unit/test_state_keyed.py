@@ -273,6 +273,20 @@ def test_a_file_with_other_columns_is_refused_with_both_sides(checkpoint: Checkp
         checkpoint.open()
 
 
+def test_columns_that_were_added_since_are_null_in_older_files(checkpoint: Checkpoint) -> None:
+    """D3: also with deleted entries, which have a column of their own at the end."""
+    epoch(checkpoint, {1: 1, 2: 2, 3: 3})
+    epoch(checkpoint, {2: None})
+    values = pa.schema([("first", pa.float64()), *SCHEMA.values, ("last", pa.string())])
+    checkpoint.schema = StateSchema(SCHEMA.keys, values, may_grow=True)
+    found = checkpoint.open().lookup(hash_of([1, 2, 3]), batch_of([1, 2, 3]))
+    assert found.values.column("n").to_pylist() == [1, None, 3]
+    assert found.values.column("first").null_count == found.values.column("last").null_count == 3
+    checkpoint.schema = StateSchema(SCHEMA.keys, values)
+    with pytest.raises(CheckpointMismatch, match="first: double"):
+        checkpoint.open()
+
+
 def test_a_key_of_another_subtask_is_our_own_mistake(checkpoint: Checkpoint) -> None:
     state = checkpoint.open(0, 2)
     with pytest.raises(AssertionError, match="another subtask"):

@@ -107,7 +107,7 @@ def _refuse_drop(checkpoints: Checkpoints, config: Config) -> None:
 
 
 def _require_fit(stored: Manifest, url: str, pipeline: Pipeline, config: Config) -> None:
-    rows = compare_shapes(stored.shape, pipeline.shape())
+    rows = compare_shapes(stored.shape, pipeline.shape(), pipeline.growing_state())
     if not all(row.fits for row in rows):
         raise _misfit(stored, url, rows)
     if stored.max_parallelism != config.max_parallelism:

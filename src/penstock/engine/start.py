@@ -41,7 +41,7 @@ from penstock.errors import (
 from penstock.graph import Pipeline
 from penstock.observe.events import Event, InFlightDropped, QueryStarted
 from penstock.protocol.ids import CheckpointId, EdgeName, Generation, StageName
-from penstock.protocol.manifest import Manifest
+from penstock.protocol.manifest import Manifest, PipelineShape
 from penstock.protocol.recover import takeover
 from penstock.protocol.scale import first_parallelism
 from penstock.sinks.base import Committer, Sink
@@ -153,7 +153,7 @@ def _own(
     generation = checkpoints.claim_generation(driver, above=base.manifest.generation)
     if isinstance(config.restore, int) and checkpoints.ids() != seen:
         return None  # it goes on: what the tables hold may be more than the old checkpoint knows
-    manifest = _take_over(checkpoints, base.manifest, config, generation, parallelism)
+    manifest = _take_over(checkpoints, base.manifest, config, generation, pipeline.shape(), parallelism)
     return None if manifest is None else _Owned(manifest, generation, committers, base)
 
 
@@ -248,7 +248,12 @@ def resolve_parallelism(pipeline: Pipeline, wanted: object, config: Config) -> d
 
 
 def _take_over(
-    checkpoints: Checkpoints, base: Manifest, config: Config, generation: Generation, parallelism: dict[str, int]
+    checkpoints: Checkpoints,
+    base: Manifest,
+    config: Config,
+    generation: Generation,
+    shape: PipelineShape,
+    parallelism: dict[str, int],
 ) -> Manifest | None:
     """Publishes the first manifest of this generation; an older driver may get one more in before.
 
@@ -267,6 +272,7 @@ def _take_over(
             base,
             newest=_id_of(base if newest is None else newest),
             generation=generation,
+            shape=shape,
             parallelism=first_parallelism(parallelism, base.parallelism, config.autoscale),
             library=penstock.__version__,
             created_at=utc_now(),

@@ -103,6 +103,8 @@ class StateSchema:
 
     keys: pa.Schema
     values: pa.Schema
+    may_grow: bool = False
+    """Whether it, or some of its value columns, may be new to a checkpoint: null does for the keys that are there."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,7 +109,7 @@ class SliceProcess(CarefulSpec):
         if not self.fields:
             return {}
         keys = key_schema(self.name, self.input_schema, self.keys)
-        return {MAIN_STATE: StateSchema(keys, state_schema(self.fields))}
+        return {MAIN_STATE: StateSchema(keys, state_schema(self.fields), may_grow=True)}
 
     def build(self, context: OperatorContext) -> Operator:
         return careful(_SliceOperator(self, context), self.letters(self.name, context))

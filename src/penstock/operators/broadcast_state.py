@@ -23,7 +23,7 @@ _GONE = object()
 
 
 def map_schema(key: pa.DataType, value: pa.DataType) -> StateSchema:
-    return StateSchema(pa.schema([("key", key)]), pa.schema([("value", value)]))
+    return StateSchema(pa.schema([("key", key)]), pa.schema([("value", value)]), may_grow=True)
 
 
 class SharedMap(Mapping[Any, Any]):

@@ -70,7 +70,7 @@ class CodeShape:
     sides: Mapping[str, pa.Schema]
 
     def tables(self, *, timed: bool) -> dict[str, StateSchema]:
-        own = {MAIN_STATE: StateSchema(self.keys, state_schema(self.fields))} if self.fields else {}
+        own = {MAIN_STATE: StateSchema(self.keys, state_schema(self.fields), may_grow=True)} if self.fields else {}
         return {**own, **(timer_tables(self.keys) if timed else {})}
 
 

@@ -50,8 +50,9 @@ def moment_of(micros: int) -> datetime:
 
 def timer_tables(keys: pa.Schema) -> dict[str, StateSchema]:
     name, time = pa.field("__name", pa.string()), pa.field("__time", pa.int64())
-    line = StateSchema(pa.schema([time, name, *keys]), pa.schema([("hash", pa.int64())]))
-    one = StateSchema(pa.schema([*keys, name]), pa.schema([("time", pa.int64()), ("event", pa.bool_())]))
+    line = StateSchema(pa.schema([time, name, *keys]), pa.schema([("hash", pa.int64())]), may_grow=True)
+    moment = pa.schema([("time", pa.int64()), ("event", pa.bool_())])
+    one = StateSchema(pa.schema([*keys, name]), moment, may_grow=True)
     return {TIMERS: one, EVENT_TIMERS: line, PROCESSING_TIMERS: line}
 
 

@@ -132,7 +132,8 @@ def alive(stored: pa.RecordBatch, field: StateField, now: int) -> pa.Array:
     column = stored.column(field.name)
     if field.ttl_us is None:
         return column
-    expired = _moments(stored.column(field.expires)) <= now
+    moments, known = _moments(stored.column(field.expires))
+    expired = known & (moments <= now)
     return column.take(pa.array(np.arange(len(column)), mask=expired)) if expired.any() else column
 
 
@@ -153,9 +154,13 @@ def with_expiry(
         if field.ttl_us is None:
             immortal |= there
             continue
-        expires = np.where(anew, now + field.ttl_us, _moments(stored.column(field.expires)))
+        moments, known = _moments(stored.column(field.expires))
+        # What was there before it got a time to live has none until it is written again.
+        lasting = there & ~anew & ~known
+        immortal |= lasting
+        expires = np.where(anew, now + field.ttl_us, moments)
         latest = np.maximum(latest, np.where(there, expires, 0))
-        hidden.append(pa.array(expires, mask=~there))
+        hidden.append(pa.array(expires, mask=~there | lasting))
     if hidden:
         hidden.append(pa.array(latest, mask=immortal | empty))
     return [*columns, *hidden], empty
@@ -183,10 +188,9 @@ def _watched(raw: type[StateView], name: str) -> property:
     return property(slot.__get__, put)
 
 
-def _moments(column: pa.Array) -> npt.NDArray[np.int64]:
-    """0, long ago, where there is none."""
-    moments: npt.NDArray[np.int64] = column.fill_null(0).to_numpy()
-    return moments
+def _moments(column: pa.Array) -> tuple[npt.NDArray[np.int64], Flags]:
+    """And whether there is one."""
+    return column.fill_null(0).to_numpy(), column.is_valid().to_numpy(zero_copy_only=False)
 
 
 def _loaded(column: pa.Array, field: StateField) -> list[Any]:

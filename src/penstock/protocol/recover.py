@@ -9,9 +9,18 @@ from typing import Literal
 import msgspec
 
 from penstock.protocol.ids import BatchId, CheckpointId, Generation
-from penstock.protocol.manifest import FORMAT_VERSION, EdgeState, Manifest, PipelineShape, SinkState, SourcePosition
+from penstock.protocol.manifest import (
+    FORMAT_VERSION,
+    EdgeState,
+    Manifest,
+    OperatorShape,
+    PipelineShape,
+    SinkState,
+    SourcePosition,
+)
 
-Verdict = Literal["same", "new", "missing", "incompatible"]
+Verdict = Literal["same", "extended", "new", "missing", "incompatible"]
+Columns = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,14 +33,24 @@ class Comparison:
 
     @property
     def fits(self) -> bool:
-        return self.verdict == "same"
+        return self.verdict in {"same", "extended"}
 
 
-def compare_shapes(stored: PipelineShape, current: PipelineShape) -> tuple[Comparison, ...]:
-    """Part by part: sources, operators, edges and sinks of the checkpoint against those of the pipeline."""
+def compare_shapes(
+    stored: PipelineShape, current: PipelineShape, growing: Mapping[str, frozenset[str]] | None = None
+) -> tuple[Comparison, ...]:
+    """Part by part: sources, operators, edges and sinks of the checkpoint against those of the pipeline.
+
+    `growing` names, by operator, the tables of state that may have more columns than the checkpoint's.
+    """
     rows: list[Comparison] = []
     rows += _compare("source", stored.sources, current.sources)
-    rows += _compare("operator", stored.operators, current.operators)
+    for row in _compare("operator", stored.operators, current.operators):
+        name = row.what.partition(" ")[2]
+        more = None
+        if row.verdict == "incompatible" and growing is not None:
+            more = _growth(stored.operators[name], current.operators[name], growing.get(name, frozenset()))
+        rows.append(row if more is None else Comparison(row.what, "extended", f"new in its state: {more}"))
     rows += _compare("edge", stored.edges, current.edges)
     rows += _compare("sink", dict.fromkeys(stored.sinks, ""), dict.fromkeys(current.sinks, ""))
     return tuple(rows)
@@ -50,6 +69,37 @@ def _compare(kind: str, stored: Mapping[str, object], current: Mapping[str, obje
         else:
             rows.append(Comparison(what, "same"))
     return rows
+
+
+def _growth(stored: OperatorShape, current: OperatorShape, growing: frozenset[str]) -> str | None:
+    """What an operator's state has more than in the checkpoint; None if something else is different."""
+    if msgspec.structs.replace(stored, state=current.state) != current:
+        return None
+    more: list[str] = []
+    for table in dict.fromkeys((*stored.state, *current.state)):
+        old, new = stored.state.get(table), current.state.get(table)
+        if old == new:
+            continue
+        if new is None or table not in growing or (added := added_columns(old or (), new)) is None:
+            return None
+        more += (f"{name} {kind}" for name, kind in added)
+    return ", ".join(more)
+
+
+def added_columns(old: Columns, new: Columns) -> Columns | None:
+    """The columns of `new` that are not in `old`; None unless those of `old` are all there, in the same order.
+
+    >>> added_columns((("a", "int64"),), (("b", "string"), ("a", "int64")))
+    (('b', 'string'),)
+    """
+    left = list(reversed(old))
+    added = []
+    for column in new:
+        if left and left[-1] == column:
+            left.pop()
+        else:
+            added.append(column)
+    return None if left else tuple(added)
 
 
 def _difference(stored: object, current: object) -> str:
@@ -126,11 +176,12 @@ def takeover(
     *,
     newest: CheckpointId,
     generation: Generation,
+    shape: PipelineShape,
     parallelism: Mapping[str, int],
     library: str,
     created_at: str,
 ) -> Manifest:
-    """The first checkpoint of a new driver: the same content under its generation.
+    """The first checkpoint of a new driver: the same content under its generation, for a pipeline that fits.
 
     Publishing it takes the next id, so an older driver that still runs can publish nothing more: its next manifest
     would need the same name (C9). `newest` differs from `base` when an older checkpoint is restored; the source is
@@ -145,6 +196,7 @@ def takeover(
         checkpoint=newest + 1,
         parent=base.checkpoint or None,
         generation=int(generation),
+        shape=shape,
         parallelism=dict(parallelism),
         created_at=created_at,
     )

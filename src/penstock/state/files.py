@@ -15,7 +15,7 @@ import numpy as np
 from penstock.operators.base import StateSchema
 from penstock.protocol.keygroups import KeyGroupRange
 from penstock.protocol.manifest import StateFile
-from penstock.state.layout import DELETED_FIELD, check_schema, from_batch, order_span
+from penstock.state.layout import DELETED_FIELD, from_batch, order_span, places_in
 from penstock.state.runs import Orders, SortedRun
 from penstock.store.arrowfile import ArrowFile, BatchInfo
 from penstock.store.base import Store
@@ -44,9 +44,11 @@ class FileRun:
         schema: StateSchema,
         max_parallelism: int,
     ) -> None:
+        """Raises: `CheckpointMismatch` for a file with other columns."""
         self.path = path
         self._file, self._ranges, self._row_bytes = file, ranges, row_bytes
         self._schema, self._max_parallelism = schema, max_parallelism
+        self._places = places_in(path, file.schema, schema)
         self._pieces = [
             piece
             for number, info in enumerate(file.batches)
@@ -65,13 +67,12 @@ class FileRun:
     ) -> FileRun:
         """Raises: `MissingFile`, `CorruptFile`; `CheckpointMismatch` for a file with other columns."""
         opened = ArrowFile(store, file.path, file.checksum, mapped=True)
+        ranges = [part for part in (groups.intersect(other) for other in sorted(file.ranges)) if part is not None]
         try:
-            check_schema(file.path, opened.schema, schema)
+            return cls(file.path, opened, ranges, file.bytes / max(1, file.rows), schema, max_parallelism)
         except BaseException:
             opened.close()
             raise
-        ranges = [part for part in (groups.intersect(other) for other in sorted(file.ranges)) if part is not None]
-        return cls(file.path, opened, ranges, file.bytes / max(1, file.rows), schema, max_parallelism)
 
     def restricted(self, groups: KeyGroupRange) -> FileRun:
         """A view of some key groups; it ends with this one."""
@@ -127,7 +128,8 @@ class FileRun:
         run = self._runs.get(number)
         if run is None:
             piece = self._pieces[number]
-            run = from_batch(self._file.read_batch(piece.batch), self._schema).slice(piece.start, piece.stop)
+            run = from_batch(self._file.read_batch(piece.batch), self._schema, self._places)
+            run = run.slice(piece.start, piece.stop)
             self._runs[number] = run
         return run
 

@@ -6,6 +6,8 @@ tombstones. Columns are found by position, so a key and a value may share a name
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 import numpy as np
 import pyarrow as pa
 
@@ -26,17 +28,40 @@ def file_schema(schema: StateSchema, *, with_deleted: bool) -> pa.Schema:
     return pa.schema([ORDER_FIELD, *schema.keys, *schema.values, *([DELETED_FIELD] if with_deleted else [])])
 
 
-def check_schema(path: str, found: pa.Schema, schema: StateSchema) -> None:
-    """Refuses a file whose columns are not those of the operator's state."""
+def places_in(path: str, found: pa.Schema, schema: StateSchema) -> tuple[int | None, ...]:
+    """Where in a file each key and value column of the operator's state is: None for one that was added since.
+
+    Raises: `CheckpointMismatch` for a file with other columns.
+    """
     wanted = file_schema(schema, with_deleted=DELETED_FIELD.name in found.names[-1:])
-    if [(field.name, field.type) for field in found] == [(field.name, field.type) for field in wanted]:
-        return
+    own = [ORDER_FIELD, *schema.keys]
+    if schema.may_grow and _plain(found)[: len(own)] == _plain(own):
+        places = _subsequence(_plain(found), _plain(wanted))
+    else:
+        places = list(range(len(wanted))) if _plain(found) == _plain(wanted) else None
+    if places is not None:
+        return tuple(places[1 : len(own) + len(schema.values)])
     raise CheckpointMismatch(
         f"state file {path} has the columns {_columns(found)}, the operator's state has {_columns(wanted)}",
         cause="the operator's key or state columns changed since the checkpoint was taken",
         next_step="restore with the pipeline that wrote the checkpoint, or give the changed operator a new name",
         path=path,
     )
+
+
+def _plain(fields: Iterable[pa.Field]) -> list[tuple[str, pa.DataType]]:
+    return [(field.name, field.type) for field in fields]
+
+
+def _subsequence(found: Sequence[object], wanted: Sequence[object]) -> list[int | None] | None:
+    """For each that is wanted its place among those found; None unless all that were found are used, in order."""
+    places: list[int | None] = []
+    used = 0
+    for item in wanted:
+        there = used < len(found) and found[used] == item
+        places.append(used if there else None)
+        used += there
+    return places if used == len(found) else None
 
 
 def _columns(schema: pa.Schema) -> str:
@@ -54,11 +79,17 @@ def to_batch(run: SortedRun, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def from_batch(batch: pa.RecordBatch, schema: StateSchema) -> SortedRun:
-    """A run as it was written, without copying where the batch is mapped."""
-    stop = 1 + len(schema.keys) + len(schema.values)
-    deleted = batch.column(stop).to_numpy(zero_copy_only=False) if batch.num_columns > stop else None
-    return SortedRun(batch.column(0).to_numpy(), batch.columns[1:stop], len(schema.keys), deleted)
+def from_batch(batch: pa.RecordBatch, schema: StateSchema, places: Sequence[int | None]) -> SortedRun:
+    """A run as it was written, without copying where the batch is mapped; `places` as `places_in` has it."""
+    kinds = [field.type for field in (*schema.keys, *schema.values)]
+    columns = [
+        pa.nulls(batch.num_rows, kind) if place is None else batch.column(place)
+        for place, kind in zip(places, kinds, strict=True)
+    ]
+    deleted = None
+    if batch.schema.names[-1] == DELETED_FIELD.name:
+        deleted = batch.column(batch.num_columns - 1).to_numpy(zero_copy_only=False)
+    return SortedRun(batch.column(0).to_numpy(), columns, len(schema.keys), deleted)
 
 
 def order_span(groups: KeyGroupRange, max_parallelism: int) -> tuple[np.uint64, np.uint64]:

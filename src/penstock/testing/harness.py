@@ -144,6 +144,7 @@ class Harness:
             base,
             newest=CheckpointId(base.checkpoint),
             generation=Generation(self._generation),
+            shape=base.shape,
             parallelism=parallelism,
             library="",
             created_at="",
