@@ -73,8 +73,8 @@ def plan_merges(sizes: Sizes, changed: Sizes, row_bytes: int) -> list[SectionMer
     budget = max(MERGE_BYTES // row_bytes, MERGE_PER_CHANGE * int(changed.sum()))
     small = budget // len(changed)
     # Sections follow the one in the middle where files are small: a file that all of them give up can be removed.
-    middle = np.median(sizes, axis=1).astype(np.int64) if len(sizes) else np.empty(0, np.int64)
-    common = tiers_to_merge(middle.tolist(), int(np.median(changed)))
+    half = len(changed) // 2
+    common = tiers_to_merge(np.sort(sizes, axis=1)[:, half].tolist(), int(np.sort(changed)[half]))
     merges = []
     spent = 0
     files = (sizes > 0).sum(axis=0)

@@ -89,7 +89,7 @@ class SimStore:
 
         def effect() -> list[Entry]:
             now, files = self._world.scheduler.now, self._disk.files
-            found = sorted(path for path in files if path.startswith(start))
+            found = sorted([path for path in files if path.startswith(start)])
             return [Entry(path, len(files[path].data)) for path in found if files[path].listed_at <= now]
 
         return self._call("list", prefix, effect)

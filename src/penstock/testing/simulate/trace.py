@@ -1,30 +1,40 @@
-"""One line per event: the last ones are kept for people, all of them are hashed, so that two runs can be compared."""
+"""One line per event: the last ones are shown to people, all of them are hashed, so that two runs can be compared."""
 
 from __future__ import annotations
 
 import hashlib
-from collections import deque
 from collections.abc import Callable
 
 LAST_EVENTS = 80
 
+Event = tuple[float, str, str, str]
+
 
 class Trace:
-    """The events of one simulation."""
+    """The events of one simulation; they become text when somebody asks."""
 
     def __init__(self, show: Callable[[str], None] | None = None) -> None:
-        self._digest = hashlib.sha256()
         self._show = show
-        self.last: deque[str] = deque(maxlen=LAST_EVENTS)
-        self.events = 0
+        self._events: list[Event] = []
 
-    def add(self, at: float, who: str, what: str) -> None:
-        line = f"{at:11.6f} {who:<22} {what}"
-        self.events += 1
-        self.last.append(line)
-        self._digest.update(line.encode())
+    @property
+    def events(self) -> int:
+        return len(self._events)
+
+    def add(self, at: float, process: str, fiber: str, what: str) -> None:
+        event = (at, process, fiber, what)
+        self._events.append(event)
         if self._show is not None:
-            self._show(line)
+            self._show(_line(event))
+
+    @property
+    def last(self) -> list[str]:
+        return [_line(event) for event in self._events[-LAST_EVENTS:]]
 
     def hash(self) -> str:
-        return self._digest.hexdigest()[:16]
+        return hashlib.sha256(repr(self._events).encode()).hexdigest()[:16]
+
+
+def _line(event: Event) -> str:
+    at, process, fiber, what = event
+    return f"{at:11.6f} {f'{process}.{fiber}':<22} {what}"

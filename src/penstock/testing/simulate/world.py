@@ -398,7 +398,7 @@ class World:
 
     def log(self, what: str) -> None:
         current = self.scheduler.current
-        self.trace.add(self.scheduler.clock(), f"{current.process.name}.{current.name}", what)
+        self.trace.add(self.scheduler.clock(), current.process.name, current.name, what)
 
     def _parallelism(self) -> int:
         return self.rng.choice((1, 2, 2, 3))
