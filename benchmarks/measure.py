@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import DataStreamWriter
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from benchmarks.data import count_rows, spark_schema
 from benchmarks.session import with_settings
@@ -103,6 +103,7 @@ def _summary(name: str, reports: list[Any], settings: Mapping[str, str]) -> Meas
 def _forget_state(spark: SparkSession) -> None:
     """Unloads the state of a finished query, which Spark would hold for another minute at the next run's cost."""
     jvm = spark.sparkContext._jvm
+    assert jvm is not None
     jvm.org.apache.spark.sql.execution.streaming.state.StateStore.stop()
     jvm.System.gc()
 

@@ -118,6 +118,7 @@ def run(verdicts: Verdicts) -> None:
             sink.open_committer("me").commit(
                 CommitPermit(Generation(1), CheckpointId(1)),
                 [made for share, _, _ in shares for made in share],
+                watermark=None,
                 properties={},
                 still_leader=lambda: True,
             )
