@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from penstock.operators.base import MAIN_STATE, Operator, OperatorContext, Records, StateSchema
 from penstock.operators.careful import careful
-from penstock.operators.columns import key_schema, refuse_doubles
+from penstock.operators.columns import key_schema
 from penstock.operators.convert import fit_batches
 from penstock.operators.deadletters import CarefulSpec
 from penstock.operators.declare import Declaration, Method, Resolve
@@ -94,11 +94,8 @@ class SliceProcess(CarefulSpec):
         Raises: `PipelineError`.
         """
         declared = Declaration.of(name, function, BatchProcess, (_PROCESS,), resolve)
-        output_schema, fields = declared.output(), declared.fields()
-        refuse_doubles(name, output_schema.names, "an output column")
-        own = (field.name for field in fields)
-        refuse_doubles(name, (*key_schema(name, input_schema, keys).names, *own), "a key or state column")
-        return cls(name, input_schema, keys, function, output_schema, fields)
+        fields = declared.fields(beside=key_schema(name, input_schema, keys).names)
+        return cls(name, input_schema, keys, function, declared.output(), fields)
 
     @property
     def kind(self) -> str:

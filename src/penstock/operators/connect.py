@@ -118,12 +118,10 @@ class Connect(SpecDefaults):
         timed = declared.has(ConnectProcess, "on_timer")
         if timed:
             Declaration.of(name, function, ConnectProcess, (_PROCESS_TIMED, _ON_TIMER), resolve)
-        output_schema, fields = declared.output(), declared.fields()
         maps = {part: map_schema(*types) for part, types in declared.broadcast_maps().items()}
+        output_schema, fields = declared.output(), declared.fields(beside=(*inputs[0].keys, *maps))
         names = _input_names(declared, inputs)
         refuse_doubles(name, names, "an input")
-        refuse_doubles(name, output_schema.names, "an output column")
-        refuse_doubles(name, (*inputs[0].keys, *(part.name for part in fields), *maps), "a key or state column")
         _check_inputs(declared, inputs, names, maps, hold_back, stateful=timed or bool(fields))
         return cls(
             name,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal, NoReturn, TypeAlias
@@ -14,6 +14,7 @@ import pyarrow.types as pt
 from penstock.channel.hashing import why_unsupported
 from penstock.config import parse_duration
 from penstock.errors import PipelineError
+from penstock.operators.columns import refuse_doubles
 from penstock.operators.user_state import StateField
 
 Duration: TypeAlias = str | float | timedelta
@@ -113,7 +114,9 @@ class Declaration:
     def output(self) -> pa.Schema:
         """The declared output columns."""
         advice = 'declare output = "user bigint, total bigint" in the class body'
-        return self._columns("output", getattr(self.kind, "output", None), advice)
+        columns = self._columns("output", getattr(self.kind, "output", None), advice)
+        refuse_doubles(self.operator, columns.names, "an output column")
+        return columns
 
     def sides(self) -> Mapping[str, pa.Schema]:
         """The declared side outputs."""
@@ -123,9 +126,14 @@ class Declaration:
             self.refuse(f"{self.kind.__name__}.sides is {declared!r:.100}", advice)
         return {name: self._columns(f"sides[{name!r}]", columns, advice) for name, columns in declared.items()}
 
-    def fields(self) -> tuple[StateField, ...]:
-        """State per key in the order of declaration, base classes first; a subclass may declare one anew."""
-        return tuple(self._field(name, item) for name, item in self._declared(ValueState, value).items())
+    def fields(self, beside: Iterable[str]) -> tuple[StateField, ...]:
+        """State per key in the order of declaration, base classes first; a subclass may declare one anew.
+
+        `beside` are the names of keys and other state, which are taken.
+        """
+        fields = tuple(self._field(name, item) for name, item in self._declared(ValueState, value).items())
+        refuse_doubles(self.operator, (*beside, *(field.name for field in fields)), "a key or state column")
+        return fields
 
     def has(self, base: type, method: str) -> bool:
         """Whether the class has written an optional method."""

@@ -14,7 +14,7 @@ import pyarrow as pa
 from penstock.errors import PipelineError
 from penstock.operators.base import DEAD_LETTERS, Operator, OperatorContext, StateSchema
 from penstock.operators.careful import careful
-from penstock.operators.columns import key_schema, refuse_doubles
+from penstock.operators.columns import key_schema
 from penstock.operators.deadletters import CarefulSpec
 from penstock.operators.declare import Declaration, Method, Resolve
 from penstock.operators.process_operator import CodeShape, ProcessOperator
@@ -114,17 +114,13 @@ class Process(CarefulSpec):
         timed = declared.has(KeyedProcess, "on_timer")
         if timed:
             Declaration.of(name, function, KeyedProcess, (_PROCESS_TIMED, _ON_TIMER), resolve)
-        output_schema, fields = declared.output(), declared.fields()
-        refuse_doubles(name, output_schema.names, "an output column")
-        own = (part.name for part in fields)
-        refuse_doubles(name, (*key_schema(name, input_schema, keys).names, *own), "a key or state column")
         return cls(
             name,
             input_schema,
             keys,
             function,
-            output_schema,
-            fields,
+            declared.output(),
+            declared.fields(beside=key_schema(name, input_schema, keys).names),
             declared.sides(),
             takes_timers=declared.takes("process", 6),
             timed=timed,
