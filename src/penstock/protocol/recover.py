@@ -110,6 +110,13 @@ def _difference(stored: object, current: object) -> str:
 
 
 def _plain(value: object) -> str:
+    """For people.
+
+    >>> _plain({"": (("user", "int64"), ("n", "int64")), "timers": ()})
+    '(user int64, n int64) and timers ()'
+    """
+    if isinstance(value, dict):
+        return " and ".join(f"{name} {_plain(part)}".lstrip() for name, part in value.items()) or "none"
     if isinstance(value, tuple) and all(isinstance(part, tuple) for part in value):
         return "(" + ", ".join(" ".join(map(str, part)) for part in value) + ")"
     return str(value)
