@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ from pyspark.sql import SparkSession
 
 import penstock as pen
 from penstock.errors import StageFailed
-from penstock.observe.events import EpochFailed
+from penstock.observe.events import EpochFailed, EpochPublished, Event
 from tests.spark import jobs
 from tests.spark.streams import (
     Slow,
@@ -112,6 +114,27 @@ def cluster_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_files(folder / "in", numbered(400, 2))
     jobs.run("cluster", folder)
     return folder
+
+
+def test_an_entry_of_the_source_s_log_that_another_query_wrote_first_does_not_stop_this_one(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """C9: as the JVM of a driver that was replaced may do, while its Python is paused."""
+    write_files(tmp_path / "in", numbered(100, 3))
+    offsets = tmp_path / "checkpoint" / "source" / "offsets"
+
+    def other_query(event: Event) -> None:
+        if isinstance(event, EpochPublished) and event.kind == "ingest" and not (offsets / "1").exists():
+            shutil.copy(offsets / "0", offsets / "1")  # its micro-batch 1 ends where 0 does: no rows
+
+    output = numbering(spark, tmp_path, Slow)
+    events = finish(output, checkpoint=tmp_path / "checkpoint", listeners=(other_query,))
+    assert "another streaming query wrote to source/ at the same moment" in caplog.text
+    assert sum(event.rows_in for event in epochs(events)) == 300
+    rows = rows_in(tmp_path)
+    # What was left came in one micro-batch, and order is kept within a file.
+    assert Counter(row["number"] for row in rows) == Counter(range(300))
+    assert len({(row["user"], row["nth"]) for row in rows}) == 300
 
 
 def test_a_lost_executor_loses_no_row(cluster_folder: Path) -> None:

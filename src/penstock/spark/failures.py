@@ -34,7 +34,7 @@ def explained(error: BaseException) -> BaseException:
     if NO_SPACE in str(error):
         return storage_failed("the checkpoint's folder source/", OSError(errno.ENOSPC, NO_SPACE))
     if any(words in str(error) for words in CONTENDED):
-        return SourceContended(str(error))
+        return SourceContended(str(error).partition("\n")[0])
     return _jvm_gone() if isinstance(error, _UNREACHABLE) else error
 
 
