@@ -32,7 +32,7 @@ test-slow: java setup ## the slow tests only
 	@$(IN_ROOT) .venv/bin/python -m pytest -q -m slow $(TESTS) $(ARGS)
 
 lint: setup ## ruff and mypy
-	@$(IN_ROOT) .venv/bin/ruff check --quiet .
+	@$(IN_ROOT) .venv/bin/ruff check --quiet . && .venv/bin/ruff format --check --quiet .
 	@$(IN_ROOT) .venv/bin/mypy --no-error-summary
 
 format: setup ## let ruff lay out the code

@@ -121,9 +121,7 @@ def many_partitions(folder: Path, partitions: int, subtasks: int) -> tuple[int, 
         rows = pa.record_batch([pa.array(ids, pa.int64()), pa.array(range(partitions), pa.int64())], schema=PARTED)
         committables += write(sink, PARTED, 1, subtask, rows)
     permit = CommitPermit(Generation(1), CheckpointId(1))
-    sink.open_committer(USER).commit(
-        permit, committables, watermark=None, properties={}, still_leader=lambda: True
-    )
+    sink.open_committer(USER).commit(permit, committables, watermark=None, properties={}, still_leader=lambda: True)
     before = len(listed_files(sink.warehouse, sink.table))
     keeper = sink.open_keeper(USER, tuple)
     assert keeper is not None

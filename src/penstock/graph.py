@@ -214,7 +214,6 @@ class Pipeline:
             sinks=tuple(binding.name for binding in self.sinks()),
         )
 
-
     def growing_state(self) -> dict[str, frozenset[str]]:
         """By operator, the tables of state that may have more columns than a checkpoint's."""
         return {

@@ -276,7 +276,7 @@ A, B, C = ("a", "int64"), ("b", "string"), ("c", "double")
     ("stored", "current", "detail"),
     [
         ({"": (A, B)}, {"": (A, C, B)}, "new in its state: c double"),
-        ({"": (A,)}, {"": (A, B), "timers": (A, C)}, "new in its state: b string, a int64, c double"),
+        ({"": (A,)}, {"": (A, B), "timers": (A, C)}, "new in its state: b string, timers"),
         ({"": (A, B)}, {"": (A,)}, None),
         ({"": (A, B)}, {"": (B, A)}, None),
         ({"": (A,)}, {"": (("a", "int32"), B)}, None),

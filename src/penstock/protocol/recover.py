@@ -82,7 +82,7 @@ def _growth(stored: OperatorShape, current: OperatorShape, growing: frozenset[st
             continue
         if new is None or table not in growing or (added := added_columns(old or (), new)) is None:
             return None
-        more += (f"{name} {kind}" for name, kind in added)
+        more += [table] if old is None and table else [f"{name} {kind}" for name, kind in added]
     return ", ".join(more)
 
 
