@@ -67,14 +67,15 @@ class Shape:
 
     @classmethod
     def draw(cls, rng: random.Random, *, calm: bool) -> Shape:
+        """Few parts each: a thousand worlds have everything with everything, and a small one is soon over."""
         sources = rng.choice((1, 1, 2))
         return cls(
             sources=sources,
             map_first=rng.random() < 0.2,
             filter=rng.random() < 0.3,
-            two_keyed=rng.random() < 0.4,
+            two_keyed=rng.random() < 0.25,
             map_between=rng.random() < 0.2,
-            totals=rng.random() < 0.3,
+            totals=rng.random() < 0.1,
             probe=rng.random() < 0.35,
             rules=rng.random() < 0.2,
             windows=rng.choice(("tumbling", "session")) if rng.random() < 0.2 else None,
