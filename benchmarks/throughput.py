@@ -28,9 +28,8 @@ def aggregates(spark: SparkSession, verdicts: Verdicts) -> None:
         )
         verdicts.at_least(f"{keys:,} keys, to Spark RocksDB", mine.rows_per_s / rocksdb.rows_per_s, rocksdb_mark, "×")
         if keys == 100_000:
-            to_same, to_shuffle = (mine.rows_per_s / peer.rows_per_s for peer in (stateless, shuffle))
-            verdicts.at_least("100,000 keys, to the same without state", to_same, 0.95, "×")
-            verdicts.at_least("100,000 keys, to the shuffle alone", to_shuffle, 0.85, "×")
+            verdicts.note(f"100,000 keys, to the same without state: {mine.rows_per_s / stateless.rows_per_s:.2f}×")
+            verdicts.at_least("100,000 keys, to the shuffle alone", mine.rows_per_s / shuffle.rows_per_s, 0.95, "×")
 
 
 def _round(spark: SparkSession, source: Path, keys: int) -> tuple[Measured, ...]:

@@ -259,9 +259,9 @@ def test_a_takeover_has_the_content_of_its_base_and_the_next_id() -> None:
 def test_shapes_are_compared_part_by_part() -> None:
     """E6."""
     other = PipelineShape(sources={"s": (("a", "string"),), "x": ()}, operators={}, edges={}, sinks=())
-    verdicts = {row.what: row.verdict for row in compare_shapes(SHAPE, other)}
+    verdicts = {row.what: row.verdict for row in compare_shapes(SHAPE, other, {})}
     assert verdicts == {"source s": "incompatible", "source x": "new", "sink t": "missing"}
-    assert all(row.fits for row in compare_shapes(SHAPE, SHAPE))
+    assert all(row.fits for row in compare_shapes(SHAPE, SHAPE, {}))
 
 
 def operator(state: dict[str, tuple[tuple[str, str], ...]], kind: str = "process") -> PipelineShape:
@@ -292,7 +292,7 @@ def test_state_may_grow_where_null_means_nothing_yet(stored: dict, current: dict
     assert (row.verdict, row.fits) == (("incompatible", False) if detail is None else ("extended", True))
     assert detail in (None, row.detail)
     assert not compare_shapes(operator(stored), operator(current, kind="other"), growing)[0].fits
-    assert not compare_shapes(operator(stored), operator(current))[0].fits
+    assert not compare_shapes(operator(stored), operator(current), {})[0].fits
 
 
 # -- manifests as bytes --------------------------------------------------------------------------------------------

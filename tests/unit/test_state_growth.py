@@ -67,14 +67,18 @@ def last_rows(table: str) -> dict[int, dict[str, Any]]:
     return {row["user"]: row for row in memory_table(table).rows().to_pylist()}
 
 
-def test_declaring_more_state_keeps_what_is_there(tmp_path: Path, clock: FakeClock, table: str) -> None:
+def test_declaring_more_state_keeps_what_is_there(
+    tmp_path: Path, clock: FakeClock, table: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """D3, B2: also at another parallelism, with old and new files side by side, and merged."""
     run = InlineRun(batches_of(70, 4), clock)
     batches, run.batches = run.batches, run.batches[:2]
     run.start(counting(Counts, table), checkpoint=tmp_path, parallelism=3).await_termination(30)
     assert {row["n"] for row in last_rows(table).values()} == {20}
     run.batches = batches[:3]
+    caplog.set_level("INFO", "penstock")
     run.start(counting(CountsMore, table), checkpoint=tmp_path, parallelism=2).await_termination(30)
+    assert "operator counts, new in its state: since int64, named list<item: string>" in caplog.text
     assert last_rows(table) == {user: {"user": user, "n": 30, "since": 10, "named": 10} for user in range(7)}
     run.batches = batches
     run.start(counting(CountsMore, table), checkpoint=tmp_path, parallelism=1).await_termination(30)

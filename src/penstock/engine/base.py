@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ from penstock.protocol.recover import (
     first_manifest,
 )
 from penstock.store.base import Store
+
+_log = logging.getLogger("penstock")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +113,9 @@ def _require_fit(stored: Manifest, url: str, pipeline: Pipeline, config: Config)
     rows = compare_shapes(stored.shape, pipeline.shape(), pipeline.growing_state())
     if not all(row.fits for row in rows):
         raise _misfit(stored, url, rows)
+    for row in rows:
+        if row.verdict == "extended":
+            _log.info("checkpoint %s has less state than the pipeline: %s, %s", stored.checkpoint, row.what, row.detail)
     if stored.max_parallelism != config.max_parallelism:
         raise CheckpointMismatch(
             f"checkpoint {stored.checkpoint} has max_parallelism {stored.max_parallelism}, "

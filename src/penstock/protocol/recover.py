@@ -37,7 +37,7 @@ class Comparison:
 
 
 def compare_shapes(
-    stored: PipelineShape, current: PipelineShape, growing: Mapping[str, frozenset[str]] | None = None
+    stored: PipelineShape, current: PipelineShape, growing: Mapping[str, frozenset[str]]
 ) -> tuple[Comparison, ...]:
     """Part by part: sources, operators, edges and sinks of the checkpoint against those of the pipeline.
 
@@ -48,7 +48,7 @@ def compare_shapes(
     for row in _compare("operator", stored.operators, current.operators):
         name = row.what.partition(" ")[2]
         more = None
-        if row.verdict == "incompatible" and growing is not None:
+        if row.verdict == "incompatible":
             more = _growth(stored.operators[name], current.operators[name], growing.get(name, frozenset()))
         rows.append(row if more is None else Comparison(row.what, "extended", f"new in its state: {more}"))
     rows += _compare("edge", stored.edges, current.edges)

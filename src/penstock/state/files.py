@@ -42,13 +42,12 @@ class FileRun:
         ranges: Sequence[KeyGroupRange],
         row_bytes: float,
         schema: StateSchema,
+        places: Sequence[int | None],
         max_parallelism: int,
     ) -> None:
-        """Raises: `CheckpointMismatch` for a file with other columns."""
         self.path = path
         self._file, self._ranges, self._row_bytes = file, ranges, row_bytes
-        self._schema, self._max_parallelism = schema, max_parallelism
-        self._places = places_in(path, file.schema, schema)
+        self._schema, self._places, self._max_parallelism = schema, places, max_parallelism
         self._pieces = [
             piece
             for number, info in enumerate(file.batches)
@@ -67,19 +66,22 @@ class FileRun:
     ) -> FileRun:
         """Raises: `MissingFile`, `CorruptFile`; `CheckpointMismatch` for a file with other columns."""
         opened = ArrowFile(store, file.path, file.checksum, mapped=True)
-        ranges = [part for part in (groups.intersect(other) for other in sorted(file.ranges)) if part is not None]
         try:
-            return cls(file.path, opened, ranges, file.bytes / max(1, file.rows), schema, max_parallelism)
+            places = places_in(file.path, opened.schema, schema)
         except BaseException:
             opened.close()
             raise
+        ranges = [part for part in (groups.intersect(other) for other in sorted(file.ranges)) if part is not None]
+        return cls(file.path, opened, ranges, file.bytes / max(1, file.rows), schema, places, max_parallelism)
 
     def restricted(self, groups: KeyGroupRange) -> FileRun:
         """A view of some key groups; it ends with this one."""
         ranges = [part for part in (groups.intersect(other) for other in self._ranges) if part is not None]
         if ranges == self._ranges:
             return self
-        return FileRun(self.path, self._file, ranges, self._row_bytes, self._schema, self._max_parallelism)
+        return FileRun(
+            self.path, self._file, ranges, self._row_bytes, self._schema, self._places, self._max_parallelism
+        )
 
     def rows_in(self, cut: Sequence[KeyGroupRange]) -> list[int]:
         """How many rows each of some neighbouring parts of the key groups has."""
