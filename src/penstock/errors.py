@@ -140,7 +140,8 @@ class StorageFailed(PenstockError):
 
 
 class StageFailed(PenstockError):
-    """A Spark job failed more often than epochs are retried."""
+    """A Spark job failed more often than epochs are retried, Structured Streaming stopped, or the JVM is gone; the
+    message says which."""
 
     code, title = "PEN-033", "A Spark job failed"
 

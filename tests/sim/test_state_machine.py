@@ -16,6 +16,7 @@ from penstock.testing.simulate.results import check_results
 from penstock.testing.simulate.world import SimDriver, World
 
 KEYS = 6
+PARALLELISM_MAX = 4
 
 
 class QueryMachine(RuleBasedStateMachine):
@@ -27,6 +28,7 @@ class QueryMachine(RuleBasedStateMachine):
         world.faults.on = False
         world.epoch_s = 0.3
         world._options["epoch"] = 0.3
+        world.epochs_max *= PARALLELISM_MAX  # subtasks one after the other, all of them with more rows than expected
         shape = Shape(two_keyed=two_keyed, row_cost=row_cost)
         world.shape, world._pipeline = shape, pipeline_of(shape, world)
         world.records.tables[:] = [pa.RecordBatch.from_pylist([], schema=shape.schema)]
@@ -55,7 +57,7 @@ class QueryMachine(RuleBasedStateMachine):
         self.world.scheduler.pause(seconds)
 
     @precondition(lambda self: self.driver.query is not None and not self.driver.over)
-    @rule(parallelism=st.integers(1, 4))
+    @rule(parallelism=st.integers(1, PARALLELISM_MAX))
     def rescale(self, parallelism: int) -> None:
         assert self.driver.query is not None
         self.driver.query.rescale(parallelism)

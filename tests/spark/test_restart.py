@@ -84,10 +84,16 @@ def test_a_query_is_rescaled_while_it_runs(spark: SparkSession, tmp_path: Path) 
 def test_stop_with_drain_leaves_nothing_in_flight_and_the_rest_for_the_restart(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """A11."""
+    """A11. The bound on rows in flight leaves seconds between the epoch waited for and the last file's turn."""
     write_files(tmp_path / "in", numbered(800, 4))
     place = tmp_path / "checkpoint"
-    query = start_until(slow_output(spark, tmp_path), deep, checkpoint=place, parallelism=2)
+    query = start_until(
+        slow_output(spark, tmp_path),
+        lambda event: event.rows_in_flight > 400,
+        checkpoint=place,
+        parallelism=2,
+        max_in_flight=2000,
+    )
     query.stop(drain=True)
     assert query.manifest().rows_in_flight == 0
     taken = query.manifest().edges["source-to-slow"].accepted

@@ -198,6 +198,12 @@ def test_waves_share_the_budget_and_overhead_never_eats_more_than_half() -> None
 def test_a_subtask_with_a_hot_key_gets_the_time_that_others_do_not_need() -> None:
     assert budget(0.02, 0.02, 0.02, FOREVER) == pytest.approx(1.0 - 0.06 / 2)
     assert budget(0.2, 0.2) == 1.0
+    assert budget(0.0, 0.0, 0.0, 0.0, 0.0, 0.7) == pytest.approx(0.7 * 1.25)
+
+
+def test_a_burst_after_a_quiet_time_takes_two_epochs_at_most_however_many_waves_there_are() -> None:
+    """A4."""
+    assert budget(*[0.01] * 12) * 6 == pytest.approx(2.0)
 
 
 @pytest.mark.parametrize("seed", range(200))

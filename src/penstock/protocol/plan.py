@@ -16,6 +16,10 @@ from penstock.protocol.reads import ReadSpan
 
 MIN_BUDGET_SHARE = 0.5
 """However slow a stage's start-up and finish were, at least this share of its budget is spent on records."""
+BURST = 2
+"""So many epochs may pass until the next checkpoint when a quiet stream's next micro-batch is a large one."""
+SLACK = 1.25
+"""A subtask may need this much more than expected and still get through with all of its input."""
 
 
 class InputPlan(msgspec.Struct, frozen=True):
@@ -190,12 +194,15 @@ def stage_budget(*, left_s: float, stages_left: int, needs_s: Sequence[float], s
     all of its input, infinity where nobody knows. Subtasks that need little leave their time to those that need much:
     the budget is the largest B for which any schedule on `slots` slots ends in time, that is
     ``sum(min(need, B)) / slots + (1 - 1 / slots) * B <= share`` (Graham's bound), but at least an equal share of the
-    waves. `overhead_s` is what a stage was seen to need besides processing, so that checkpoints come at the cadence
-    asked for and not that much later.
+    waves. Where everything is expected to fit, needs may still prove wrong, for all subtasks at once: beyond what is
+    needed, the budget is no more than lets all of them end within `BURST` epochs. `overhead_s` is what a stage was
+    seen to need besides processing, so that checkpoints come at the cadence asked for and not that much later.
     """
     share = left_s / max(1, stages_left)
     share = max(share - overhead_s, share * MIN_BUDGET_SHARE)
-    return max(share / waves(len(needs_s), slots), min(share, _water_level(sorted(needs_s), share, max(1, slots))))
+    equal = share / waves(len(needs_s), slots)
+    enough = max(BURST * equal, SLACK * max(needs_s, default=0.0))
+    return max(equal, min(share, enough, _water_level(sorted(needs_s), share, max(1, slots))))
 
 
 def _water_level(needs_s: Sequence[float], share: float, slots: int) -> float:

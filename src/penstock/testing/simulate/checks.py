@@ -25,7 +25,6 @@ EXPECTED = {"StorageFailed", "Fenced", "StageFailed", "CommitFailed"}
 """Errors that faults of the surroundings may end a query with; any other one is a fault of our own."""
 
 PACE_KNOWN_AFTER = 1
-EPOCHS_MAX = 2.0
 LATENCY_MAX_S = 0.1
 """The least share of each stage and one step beyond the barrier may add to an epoch, and so do calls of the store. The
 takeover and the first epoch do not count: what a row costs is not known then."""
@@ -102,7 +101,7 @@ class Checks:
         if not (known and process.healthy and world.barrier):
             return
         since = before if previous.rows_in_flight else process.epoch_began
-        if now - since > EPOCHS_MAX * world.epoch_s + LATENCY_MAX_S:
+        if now - since > world.epochs_max * world.epoch_s + LATENCY_MAX_S:
             self._fail(
                 "cadence", f"{now - since:.3f} s for checkpoint {manifest.checkpoint}, an epoch is {world.epoch_s} s"
             )

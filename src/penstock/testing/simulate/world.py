@@ -37,6 +37,8 @@ TIME_LIMIT_S = 4_000.0
 EVENTS_MAX = 20_000
 CALM = 0.1
 """Seeds without faults, for the cadence: rows are dear, and come in large batches."""
+EPOCHS_MAX = 2.0
+"""How long one may take for the cadence's check, where micro-batches are alike."""
 HEALTHY_STARTS_MAX = 8
 RESTORES = 0.25
 """Of restarts: by the number of a checkpoint."""
@@ -123,6 +125,7 @@ class World:
         epoch_s = rng.choice((0.1, 0.3, 1.0, 3.0, None))
         self.epoch_s = epoch_s or 1.0
         self.barrier = epoch_s is not None
+        self.epochs_max = EPOCHS_MAX
         self._options: dict[str, object] = {
             "max_parallelism": self.max_parallelism,
             "epoch": epoch_s,
