@@ -10,10 +10,12 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pytest
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 
 import penstock as pen
+from penstock.spark import cluster, logfiles
 from tests.spark.streams import (
     NUMBERED,
     Slow,
@@ -338,6 +340,17 @@ def test_values_of_all_types_pass_unchanged_through_segments_user_code_and_table
     assert any(event.rows_in_flight for event in epochs(events)), "some rows must have been in a segment"
     assert bag(rows_in(tmp_path)) == bag(payload_rows_as_read(spark, tmp_path))
     assert session.conf.get("spark.sql.session.timeZone") == "America/New_York"
+    assert session.conf.get(logfiles.SETTING, None) is None
+
+
+def test_a_plan_too_long_for_a_property_travels_with_the_function(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "PLAN_PROPERTY_MAX", 0)
+    write_files(tmp_path / "in", numbered(50, 2))
+    output = pen.read(stream(spark, tmp_path / "in")).key_by("user").process(Slow, name="slow").write(paimon(tmp_path))
+    finish(output, checkpoint=tmp_path / "checkpoint", parallelism=2)
+    assert_numbered_exactly_once(rows_in(tmp_path), 100)
 
 
 def payload_rows_as_read(spark: SparkSession, tmp_path: Path) -> list[dict[str, Any]]:

@@ -8,11 +8,15 @@ shuffle: a stage cut by time is not deterministic.
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 
 import msgspec
 from pyspark import cloudpickle
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.functions import pandas_udf
 from pyspark.sql.types import BinaryType, StructType
+from pyspark.util import PythonEvalType
 
 from penstock.engine.cluster import JobFailed, StageJob
 from penstock.errors import PenstockError
@@ -21,10 +25,12 @@ from penstock.protocol.plan import StagePlan
 from penstock.protocol.report import SubtaskReport
 from penstock.spark.exchange import SourceLayout, to_subtasks
 from penstock.spark.failures import jvm_calls
-from penstock.spark.worker import Work, decode_report
+from penstock.spark.worker import PLAN_PROPERTY, Work, decode_report
 from penstock.task import Limits
 
 REPORT = StructType().add("report", BinaryType())
+PLAN_PROPERTY_MAX = 1 << 16
+"""Spark writes a job's properties to its event log; a longer plan travels with the function."""
 
 
 class SparkCluster:
@@ -36,7 +42,8 @@ class SparkCluster:
         self._store_url, self._limits = store_url, limits
         self._group = f"penstock-{name}-{id(self):x}"
         self._name = name
-        self._stages: dict[str, tuple[bytes, str]] = {}
+        self._works: dict[str, Work] = {}
+        self._functions: dict[str, Column] = {}
 
     @property
     def slots(self) -> int:
@@ -45,7 +52,7 @@ class SparkCluster:
 
     def run(self, job: StageJob) -> list[SubtaskReport]:
         plan = job.plan
-        work = self._work(job.stage, plan)
+        work, packed = self._work(job.stage), msgspec.json.encode(plan)
         try:
             with jvm_calls():
                 self._context.setJobGroup(
@@ -55,29 +62,42 @@ class SparkCluster:
                 )
                 if plan.live and job.batch is not None:
                     assert isinstance(job.batch.frame, DataFrame)
-                    reports = self._run_live(job, work, job.batch.frame)
+                    reports = self._run_live(job, work, packed, job.batch.frame)
                 else:
-                    reports = self._run_recovered(plan, work)
+                    reports = self._run_recovered(plan, replace(work, plan=packed))
         except PenstockError:
             raise
         except Exception as error:
             raise JobFailed(f"stage {plan.stage}, checkpoint {plan.checkpoint}: {_brief(error)}") from error
         return [decode_report(report) for report in reports]
 
-    def _work(self, stage: Stage, plan: StagePlan) -> Work:
-        if stage.name not in self._stages:
+    def _work(self, stage: Stage) -> Work:
+        if stage.name not in self._works:
             packed: bytes = cloudpickle.dumps(stage)  # type: ignore[no-untyped-call]
-            self._stages[stage.name] = (packed, hashlib.sha256(packed).hexdigest())
-        packed, digest = self._stages[stage.name]
-        return Work(packed, digest, msgspec.json.encode(plan), self._store_url, self._limits)
+            digest = hashlib.sha256(packed).hexdigest()
+            self._works[stage.name] = Work(packed, digest, self._store_url, self._limits)
+        return self._works[stage.name]
 
-    def _run_live(self, job: StageJob, work: Work, frame: DataFrame) -> list[bytes]:
+    def _run_live(self, job: StageJob, work: Work, plan: bytes, frame: DataFrame) -> list[bytes]:
         placed = to_subtasks(frame, self._sources, job.stage.source_inputs, job.plan)
-        reports = [bytes(row[0]) for row in placed.mapInArrow(work, REPORT).collect()]
+        if len(plan) > PLAN_PROPERTY_MAX:
+            mapped = placed.mapInArrow(replace(work, plan=plan), REPORT)
+        else:
+            self._context.setLocalProperty(PLAN_PROPERTY, plan.decode())
+            mapped = self._mapped(placed, work, job.plan.stage)
+        reports = [bytes(row[0]) for row in mapped.collect()]
         if not reports and frame.isEmpty():
             # Spark runs no task at all where it can prove that there are no rows.
-            return self._run_recovered(job.plan, work)
+            return self._run_recovered(job.plan, replace(work, plan=plan))
         return reports
+
+    def _mapped(self, placed: DataFrame, work: Work, stage: str) -> DataFrame:
+        """``placed.mapInArrow(work, REPORT)``, with a function that is made once and not for each micro-batch."""
+        if stage not in self._functions:
+            function = pandas_udf(work, REPORT, PythonEvalType.SQL_MAP_ARROW_ITER_UDF)  # type: ignore[call-overload]
+            self._functions[stage] = function(*(F.col(_quoted(name)) for name in placed.columns))
+        function = self._functions[stage]._jc  # noqa: SLF001
+        return DataFrame(placed._jdf.mapInArrow(function, False, None), placed.sparkSession)  # noqa: SLF001
 
     def _run_recovered(self, plan: StagePlan, work: Work) -> list[bytes]:
         # Spark starts partitions in order: the longest first, so that the short ones fill the gaps.
@@ -85,6 +105,10 @@ class SparkCluster:
         subtasks = [subtask.subtask for subtask in longest_first]
         run = work.on_recovered
         return self._context.parallelize(subtasks, len(subtasks)).map(run).collect()
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
 
 
 def _brief(error: BaseException) -> str:

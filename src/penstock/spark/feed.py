@@ -20,6 +20,7 @@ from penstock.protocol.ids import BatchId
 from penstock.spark.batches import batch_settings
 from penstock.spark.exchange import SourceLayout
 from penstock.spark.failures import explained
+from penstock.spark.logfiles import QuickLogFiles
 from penstock.store.base import Store
 
 # Between our call to stop the streaming query and Spark's interruption of its thread; a busy machine takes its time.
@@ -66,11 +67,13 @@ class SparkFeed:
         on_failure: Callable[[BaseException], None],
     ) -> None:
         """Starts reading. `offer` gets each micro-batch; exactly one of `on_end` and `on_failure` is called later."""
+        log_files = QuickLogFiles(self._frames[0].sparkSession)
         configured = False
 
         def handle(frame: DataFrame, batch_id: int) -> None:
             nonlocal configured
             if not configured:
+                log_files.restore()
                 _configure(frame)
                 configured = True
             batch = OfferedBatch(
@@ -98,9 +101,14 @@ class SparkFeed:
             if self._stopping.is_set():
                 on_end()
                 return
-            query = self._query = writer.start()
+            log_files.choose()
+            try:
+                query = self._query = writer.start()
+            except BaseException:
+                log_files.restore()
+                raise
         threading.Thread(
-            target=self._watch, args=(query, on_end, on_failure), name="penstock-feed", daemon=True
+            target=self._watch, args=(query, log_files, on_end, on_failure), name="penstock-feed", daemon=True
         ).start()
 
     def stop(self) -> None:
@@ -125,11 +133,21 @@ class SparkFeed:
         rewind_source(self._store, batch_id)
 
     @staticmethod
-    def _watch(query: StreamingQuery, on_end: Callable[[], None], on_failure: Callable[[BaseException], None]) -> None:
+    def _watch(
+        query: StreamingQuery,
+        log_files: QuickLogFiles,
+        on_end: Callable[[], None],
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        failure: BaseException | None = None
         try:
             query.awaitTermination()
         except BaseException as error:
-            on_failure(explained(error))
+            failure = error
+        with suppress(Py4JError, OSError):  # the JVM may be gone
+            log_files.restore()
+        if failure is not None:
+            on_failure(explained(failure))
         else:
             on_end()
 

@@ -18,6 +18,8 @@ from penstock.store import open_store
 from penstock.task import Limits, run_subtask
 
 REPORT_SCHEMA = pa.schema([pa.field("report", pa.binary())])
+PLAN_PROPERTY = "penstock.plan"
+"""The job's local property with the plan of the epoch, for work that is the same in all epochs."""
 _plan_decoder = msgspec.json.Decoder(StagePlan)
 _stages: dict[str, Stage] = {}
 _frozen = False
@@ -25,13 +27,16 @@ _frozen = False
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A stage job as it travels to the workers; `stage` is unpacked once per worker and version."""
+    """A stage job as it travels to the workers; `stage` is unpacked once per worker and version.
+
+    Without a plan of its own it finds that in the job's properties.
+    """
 
     stage: bytes
     stage_digest: str
-    plan: bytes
     store_url: str
     limits: Limits
+    plan: bytes | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """With live input, under ``mapInArrow``: the partition is the subtask."""
@@ -51,7 +56,7 @@ class Work:
         live = None if batches is None else self._live(stage, batches)
         report = run_subtask(
             stage,
-            _plan_decoder.decode(self.plan),
+            self._plan(context),
             subtask,
             store=open_store(self.store_url),
             limits=self.limits,
@@ -60,6 +65,11 @@ class Work:
         )
         _freeze_once()
         return msgspec.json.encode(report)
+
+    def _plan(self, context: TaskContext) -> StagePlan:
+        packed = self.plan or context.getLocalProperty(PLAN_PROPERTY)
+        assert packed is not None
+        return _plan_decoder.decode(packed)
 
     def _live(self, stage: Stage, batches: Iterator[pa.RecordBatch]) -> LiveInputs:
         edges = [edge.name for edge in stage.source_inputs]
