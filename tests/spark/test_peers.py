@@ -61,16 +61,15 @@ def test_settings_of_a_run_do_not_outlive_it(spark: SparkSession, input_dir: Pat
     assert spark.conf.get("spark.sql.shuffle.partitions") == before
 
 
-@pytest.mark.parametrize("aggregate", [False, True])
-def test_the_ceiling_reads_every_row(spark: SparkSession, input_dir: Path, aggregate: bool) -> None:
-    run = peers.best_of(peers.ceiling, spark, input_dir, partitions=(2, 4), aggregate=aggregate, warmup=1)
+@pytest.mark.parametrize("quick_logs", [False, True])
+def test_the_ceiling_reads_every_row(spark: SparkSession, input_dir: Path, quick_logs: bool) -> None:
+    run = peers.best_of(peers.ceiling, spark, input_dir, partitions=(2, 4), quick_logs=quick_logs, warmup=1)
     assert run.rows == (FILES - 1) * ROWS
 
 
 def test_the_ceilings_function_counts_what_it_is_given() -> None:
     batches = [pa.record_batch({"key": [1, 1, 2], "amount": [1, 2, 3]})] * 2
     assert [out.to_pydict() for out in peers.count_rows(batches)] == [{"rows": [6]}]
-    assert [out.to_pydict() for out in peers.aggregate_rows(batches)] == [{"rows": [2]}]
 
 
 @pytest.mark.parametrize("how", ["mapInPandas", "applyInPandas"])

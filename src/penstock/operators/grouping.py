@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.state.keys import Flags, KeyColumn, Rows, equal_keys
+from penstock.state.keys import Flags, KeyColumn, Rows, equal_neighbours
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +80,8 @@ def _by_hash(hashes: npt.NDArray[np.int64]) -> tuple[Rows, Flags]:
 
 
 def _same_key_as_before(keys: pa.RecordBatch, order: Rows) -> Flags:
-    columns = tuple(KeyColumn(column) for column in keys.columns)
     same = np.zeros(len(order), np.bool_)
-    same[1:] = equal_keys(columns, order[1:], columns, order[:-1])
+    same[1:] = equal_neighbours(tuple(KeyColumn(column) for column in keys.columns), order)
     return same
 
 

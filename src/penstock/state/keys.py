@@ -67,20 +67,31 @@ def equal_keys(left: Keys, left_rows: Rows, right: Keys, right_rows: Rows) -> Fl
     assert len(left_rows) == len(right_rows)
     equal = np.ones(len(left_rows), np.bool_)
     for a, b in zip(left, right, strict=True):
-        equal &= _equal_column(a, left_rows, b, right_rows)
+        if a.words is not None and b.words is not None:
+            equal &= a.words[left_rows] == b.words[right_rows]
+        else:
+            equal &= _equal(a.array.take(pa.array(left_rows)), b.array.take(pa.array(right_rows)))
     return equal
 
 
-def _equal_column(left: KeyColumn, left_rows: Rows, right: KeyColumn, right_rows: Rows) -> Flags:
-    equal: Flags
-    if left.words is not None and right.words is not None:
-        equal = left.words[left_rows] == right.words[right_rows]
-        return equal
-    a, b = left.array.take(pa.array(left_rows)), right.array.take(pa.array(right_rows))
+def equal_neighbours(keys: Keys, rows: Rows) -> Flags:
+    """For each of `rows` but the first, whether its key equals that of the one before."""
+    equal = np.ones(len(rows) - 1, np.bool_)
+    for column in keys:
+        if column.words is not None:
+            words = column.words[rows]
+            equal &= words[1:] == words[:-1]
+        else:
+            array = column.array.take(pa.array(rows))
+            equal &= _equal(array.slice(1), array.slice(0, len(rows) - 1))
+    return equal
+
+
+def _equal(a: pa.Array, b: pa.Array) -> Flags:
     same = pc.equal(a, b)
     if same.null_count:
         same = pc.or_(same.fill_null(False), pc.and_(a.is_null(), b.is_null()))
-    equal = same.to_numpy(zero_copy_only=False)
+    equal: Flags = same.to_numpy(zero_copy_only=False)
     return equal
 
 
