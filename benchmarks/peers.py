@@ -70,8 +70,8 @@ def native_aggregate(
 def ceiling(
     spark: SparkSession, input_dir: Path, *, partitions: int, warmup: int = 2, quick_logs: bool = False
 ) -> Measured:
-    """Shuffle by key and `mapInArrow` that reads every row; with `quick_logs` Spark writes its logs as Penstock has it
-    do, which its documentation does not know of."""
+    """Shuffle by key and `mapInArrow` that reads every row; with `quick_logs` Spark also writes its logs as Penstock
+    has it do, which its documentation does not know of: then nothing but state and checkpoints is missing."""
 
     def handle(batch: DataFrame, batch_id: int) -> None:
         hashed = batch.withColumn("hash", F.xxhash64("key"))

@@ -16,7 +16,7 @@ ROWS = 500_000
 
 
 def aggregates(spark: SparkSession, verdicts: Verdicts) -> None:
-    for keys, rounds, memory_mark, rocksdb_mark in ((100_000, 3, 1.0, 1.5), (2_000_000, 1, 3.0, 3.0)):
+    for keys, rounds, memory_mark, rocksdb_mark in ((100_000, 3, 1.0, 1.5), (2_000_000, 1, 3.0, 4.0)):
         with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
             source = data.generate(Path(folder) / "in", files=10, rows_per_file=ROWS, keys=keys)
             fastest = _best_of(rounds, _contestants(spark, source, keys))
@@ -26,8 +26,8 @@ def aggregates(spark: SparkSession, verdicts: Verdicts) -> None:
         verdicts.at_least(f"{keys:,} keys, to Spark in memory", ratios["in memory"], memory_mark, "×")
         verdicts.at_least(f"{keys:,} keys, to Spark RocksDB", ratios["rocksdb"], rocksdb_mark, "×")
         if keys == 100_000:
-            verdicts.at_least("100,000 keys, to no state", ratios["no state"], 0.95, "×")
-            verdicts.note(f"100,000 keys, to no state with quick logs: {ratios['quick logs']:.2f}×")
+            verdicts.note(f"100,000 keys, to no state as Spark does it: {ratios['no state']:.2f}×")
+            verdicts.at_least("100,000 keys, to no state and else alike", ratios["quick logs"], 0.95, "×")
 
 
 def _contestants(spark: SparkSession, source: Path, keys: int) -> dict[str, Callable[[], Measured]]:

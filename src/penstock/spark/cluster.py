@@ -85,7 +85,10 @@ class SparkCluster:
         else:
             self._context.setLocalProperty(PLAN_PROPERTY, plan.decode())
             mapped = self._mapped(placed, work, job.plan.stage)
-        reports = [bytes(row[0]) for row in mapped.collect()]
+        try:
+            reports = [bytes(row[0]) for row in mapped.collect()]
+        finally:
+            self._context.setLocalProperty(PLAN_PROPERTY, None)  # jobs without live input have their plan with them
         if not reports and frame.isEmpty():
             # Spark runs no task at all where it can prove that there are no rows.
             return self._run_recovered(job.plan, replace(work, plan=plan))
@@ -96,8 +99,8 @@ class SparkCluster:
         if stage not in self._functions:
             function = pandas_udf(work, REPORT, PythonEvalType.SQL_MAP_ARROW_ITER_UDF)  # type: ignore[call-overload]
             self._functions[stage] = function(*(F.col(_quoted(name)) for name in placed.columns))
-        function = self._functions[stage]._jc  # noqa: SLF001
-        return DataFrame(placed._jdf.mapInArrow(function, False, None), placed.sparkSession)  # noqa: SLF001
+        call = self._functions[stage]._jc  # noqa: SLF001
+        return DataFrame(placed._jdf.mapInArrow(call, False, None), placed.sparkSession)  # noqa: SLF001
 
     def _run_recovered(self, plan: StagePlan, work: Work) -> list[bytes]:
         # Spark starts partitions in order: the longest first, so that the short ones fill the gaps.

@@ -144,7 +144,7 @@ class SparkFeed:
             query.awaitTermination()
         except BaseException as error:
             failure = error
-        with suppress(Py4JError, OSError):  # the JVM may be gone
+        with suppress(Exception):  # the JVM may be gone; whoever waits must hear of the end all the same
             log_files.restore()
         if failure is not None:
             on_failure(explained(failure))

@@ -6,8 +6,8 @@ from pyspark.sql import SparkSession
 
 SETTING = "spark.sql.streaming.checkpointFileManagerClass"
 QUICK = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-"""Spark's own choice starts several processes for each file that it writes to a local disk, which takes 25 ms; each
-micro-batch has three such files. Both look whether the file exists and then rename a temporary one."""
+"""Spark's own choice starts several processes for each file that it writes to a local disk, which takes 25 ms more;
+each micro-batch has three such files. Both look whether the file exists and then rename a temporary one."""
 
 
 class QuickLogFiles:
