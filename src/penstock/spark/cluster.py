@@ -88,7 +88,8 @@ class SparkCluster:
         try:
             reports = [bytes(row[0]) for row in mapped.collect()]
         finally:
-            self._context.setLocalProperty(PLAN_PROPERTY, None)  # jobs without live input have their plan with them
+            # Jobs without live input have their plan with them.
+            self._context.setLocalProperty(PLAN_PROPERTY, None)  # type: ignore[arg-type]
         if not reports and frame.isEmpty():
             # Spark runs no task at all where it can prove that there are no rows.
             return self._run_recovered(job.plan, replace(work, plan=plan))
