@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from decimal import Decimal
 from typing import Any
 from unittest import mock
@@ -18,8 +18,9 @@ from pyspark import cloudpickle
 
 from penstock.errors import OperatorFailed, PipelineError
 from penstock.operators import aggregates as pen
+from penstock.operators import held
 from penstock.operators import parts as module
-from penstock.operators.aggregate import RunningAggregate
+from penstock.operators.aggregate import RunningAggregate, held_by
 from penstock.operators.base import MAIN_STATE, OperatorContext, Records
 from tests.unit.operator_harness import Hashes, Rows, few_hashes, hashes_of, one_hash, plain, plain_rows, run_epochs
 
@@ -60,7 +61,10 @@ AGGREGATES = {
     "last_name": pen.last("name"),
     "first_known": pen.first("tags", ignore_nulls=True),
     "last_known": pen.last("tags", ignore_nulls=True),
+    "first_amount": pen.first("amount"),
+    "last_price": pen.last("price", ignore_nulls=True),
 }
+NARROW = ("n", "total", "turnover", "cheapest", "dearest", "newest", "typical", "first_amount", "last_price")
 
 
 def batch_of(rows: Rows, schema: pa.Schema = INPUT) -> pa.RecordBatch:
@@ -96,27 +100,37 @@ def expected(rows: Rows) -> dict[str, Any]:
         "last_name": rows[-1]["name"],
         "first_known": over(rows, "tags", lambda values: values[0]),
         "last_known": over(rows, "tags", lambda values: values[-1]),
+        "first_amount": rows[0]["amount"],
+        "last_price": over(rows, "price", lambda values: values[-1]),
     }  # fmt: skip
 
 
-def by_key(rows: Rows) -> dict[tuple[Any, ...], dict[str, Any]]:
-    found = {(row["user"], plain(row["x"])): row for row in plain_rows(rows)}
+def by_key(rows: Rows, keys: tuple[str, ...]) -> dict[tuple[Any, ...], dict[str, Any]]:
+    found = {tuple(plain(row[key]) for key in keys): row for row in plain_rows(rows)}
     assert len(found) == len(rows), "one row per key"
     return found
 
 
-def check_against_history(epochs: list[tuple[int, list[Rows]]], hashes: Hashes) -> None:
-    spec = RunningAggregate("totals", INPUT, KEYS, AGGREGATES)
+def check_against_history(
+    epochs: list[tuple[int, list[Rows]]],
+    hashes: Hashes,
+    keys: tuple[str, ...] = KEYS,
+    outputs: Iterable[str] = AGGREGATES,
+) -> None:
+    spec = RunningAggregate("totals", INPUT, keys, {name: AGGREGATES[name] for name in outputs})
     batches = [(parallelism, [batch_of(rows) for rows in slices]) for parallelism, slices in epochs]
     history: dict[tuple[Any, ...], Rows] = {}
-    for (_, slices), emitted in zip(epochs, run_epochs(spec, KEYS, batches, hashes), strict=True):
+    for (_, slices), emitted in zip(epochs, run_epochs(spec, keys, batches, hashes), strict=True):
         touched = set()
         for row in (row for rows in slices for row in rows):
-            key = (row["user"], plain(row["x"]))
+            key = tuple(plain(row[name]) for name in keys)
             touched.add(key)
             history.setdefault(key, []).append(row)
-        wanted = {key: {"user": key[0], "x": key[1], **expected(history[key])} for key in touched}
-        assert by_key(emitted) == by_key(list(wanted.values()))
+        wanted = []
+        for key in touched:
+            results = expected(history[key])
+            wanted.append({**dict(zip(keys, key, strict=True)), **{name: results[name] for name in outputs}})
+        assert by_key(emitted, keys) == by_key(wanted, keys)
 
 
 @pytest.mark.parametrize("hashes", [hashes_of, few_hashes, one_hash])
@@ -134,6 +148,21 @@ def test_each_epoch_emits_the_aggregates_of_everything_its_keys_have_seen(
 def test_parts_that_pile_up_are_combined_in_order(epochs: list[tuple[int, list[Rows]]]) -> None:
     with mock.patch.object(module, "_COMBINE_ROWS_MIN", 3):
         check_against_history(epochs, hashes_of)
+
+
+@settings(deadline=None, max_examples=60)
+@given(epochs=EPOCHS)
+def test_slices_held_back_count_in_the_order_in_which_they_came(epochs: list[tuple[int, list[Rows]]]) -> None:
+    """Slices with nulls, and those that are too large, are not held back."""
+    with mock.patch.object(held, "ROWS_MAX", 6):
+        check_against_history(epochs, hashes_of, ("x",), NARROW)
+
+
+def test_narrow_rows_are_held_back_unless_an_aggregate_is_dear() -> None:
+    narrow = {"n": pen.count(), "total": pen.sum("amount"), "newest": pen.max("day")}
+    assert held_by(RunningAggregate("totals", INPUT, ("x",), narrow)) is not None
+    assert held_by(RunningAggregate("totals", INPUT, ("user",), narrow)) is None
+    assert held_by(RunningAggregate("totals", INPUT, ("x",), {**narrow, "all": pen.collect_list("amount", 9)})) is None
 
 
 def test_a_slice_s_memory_may_be_used_again_after_process() -> None:
@@ -179,7 +208,7 @@ def test_types_are_those_of_spark() -> None:
         "costs": pa.decimal128(16, 2), "cheapest": pa.float64(), "dearest": pa.float64(), "a": pa.string(),
         "z": pa.string(), "newest": pa.date32(), "typical": pa.float64(), "typical_cost": pa.decimal128(10, 6),
         "first_name": pa.string(), "last_name": pa.string(), "first_known": pa.list_(pa.int64()),
-        "last_known": pa.list_(pa.int64()),
+        "last_known": pa.list_(pa.int64()), "first_amount": pa.int32(), "last_price": pa.float64(),
     }  # fmt: skip
     assert spec.emits_at_end
     assert spec.state_schema.keys.names == ["user"]

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.operators.grouping import group_rows
+from penstock.operators.grouping import Numbered, group_rows
 from penstock.state.keys import normalise_keys
 from tests.unit.operator_harness import Hashes, few_hashes, hashes_of, one_hash, plain
 
@@ -45,11 +45,20 @@ def test_each_key_is_one_group_with_its_rows_in_arrival_order(hashes: Hashes, ro
 def test_the_group_of_a_row_is_where_the_order_puts_it(rows: list[tuple[Any, ...]]) -> None:
     keys = keys_of(rows)
     grouping = group_rows(few_hashes(keys), keys)
-    groups = grouping.groups()
     for group, part in enumerate(np.split(grouping.order, grouping.starts[1:]) if rows else []):
-        assert (groups.ids[part] == group).all()
+        assert (grouping.ids[part] == group).all()
         assert grouping.firsts[group] == part[0]
-    assert groups.count == grouping.count
+
+
+@settings(deadline=None)
+@given(rows=ROWS)
+def test_sizes_and_totals_do_not_depend_on_what_is_known_of_the_groups(rows: list[tuple[Any, ...]]) -> None:
+    keys = keys_of(rows)
+    grouping = group_rows(few_hashes(keys), keys)
+    numbered = Numbered(grouping.ids, grouping.count)
+    values = np.arange(len(rows)) * 7 - 3
+    assert grouping.sizes.tolist() == numbered.sizes.tolist()
+    assert grouping.totals(values).tolist() == numbered.totals(values).tolist()
 
 
 def test_hashes_that_differ_only_in_the_bits_used_for_row_numbers_are_told_apart() -> None:

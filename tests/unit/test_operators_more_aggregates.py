@@ -17,7 +17,7 @@ from penstock.errors import OperatorFailed, PipelineError
 from penstock.operators.aggregate import RunningAggregate
 from penstock.operators.aggregate_base import Aggregate
 from penstock.operators.collecting import ApproximateDistinct
-from penstock.operators.grouping import Groups
+from penstock.operators.grouping import Groups, Numbered
 from tests.unit.operator_harness import Rows, plain, run_epochs
 
 SCHEMA = pa.schema([
@@ -142,12 +142,12 @@ def test_about_how_many_values_there_are_is_within_four_deviations(count: int) -
     accumulator = ApproximateDistinct("v", ApproximateDistinct.size_for(rsd))
     values = np.repeat(np.arange(count), 2)
     parts = [
-        accumulator.partial(pa.record_batch({"v": part}), Groups(np.zeros(len(part), np.int64), 1))
+        accumulator.partial(pa.record_batch({"v": part}), Numbered(np.zeros(len(part), np.int64), 1))
         for part in np.array_split(values, 7)
         if len(part)
     ]
     together = pa.concat_arrays([part[0] for part in parts])
-    combined = accumulator.combine([together], Groups(np.zeros(len(parts), np.int64), 1))
+    combined = accumulator.combine([together], Numbered(np.zeros(len(parts), np.int64), 1))
     assert len(combined[0][0]) <= accumulator.size
     (estimate,) = accumulator.result(combined).to_pylist()
     assert abs(estimate - count) <= (0 if count < accumulator.size else 4 * rsd * count)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from penstock.operators import reduce
 from penstock.operators.accumulators import MeanValue, SumValues, mean_types, sum_type
-from penstock.operators.grouping import Groups
+from penstock.operators.grouping import Groups, Numbered
 from tests.unit.operator_harness import plain
 
 LONG = st.integers(-(2**63), 2**63 - 1)
@@ -23,7 +23,7 @@ UTC = dt.UTC
 
 
 def groups_of(ids: list[int]) -> Groups:
-    return Groups(np.array(ids, np.int64), max(ids) + 1)
+    return Numbered(np.array(ids, np.int64), max(ids) + 1)
 
 
 @settings(deadline=None)
@@ -55,7 +55,7 @@ def test_nulls_do_not_count_and_a_group_of_nulls_has_no_sum() -> None:
     assert reduce.sum_integers(array, groups).to_pylist() == [3, None]
     assert reduce.sum_floats(array.cast(pa.float32()), groups).to_pylist() == [3.0, None]
     assert reduce.count_valid(array, groups).tolist() == [2, 0]
-    assert reduce.count_rows(groups).tolist() == [3, 1]
+    assert groups.sizes.tolist() == [3, 1]
 
 
 def test_a_sum_of_decimals_has_ten_digits_more() -> None:

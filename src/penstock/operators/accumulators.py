@@ -59,7 +59,7 @@ class CountRows:
 
     def partial(self, batch: pa.RecordBatch, groups: Groups) -> list[pa.Array]:
         if self.column is None:
-            return [pa.array(reduce.count_rows(groups))]
+            return [pa.array(groups.sizes)]
         return [pa.array(reduce.count_valid(batch.column(self.column), groups))]
 
     def combine(self, states: States, groups: Groups) -> list[pa.Array]:
@@ -183,6 +183,18 @@ def _sum(array: pa.Array, groups: Groups, kind: pa.DataType) -> pa.Array:
     if pt.is_decimal(kind):
         return reduce.sum_decimals(array, groups, kind)
     return reduce.sum_floats(array, groups) if pt.is_floating(kind) else reduce.sum_integers(array, groups)
+
+
+def read_quickly(accumulator: Accumulator) -> tuple[str, ...] | None:
+    """The columns that `partial` looks at, where it takes some dozens of nanoseconds per row; else None."""
+    match accumulator:
+        case CountRows(column=None):
+            return ()
+        case CountRows(column=str(column)):
+            return (column,)
+        case SumValues() | ExtremeValue() | EdgeValue() | MeanValue():
+            return (accumulator.column,)
+    return None
 
 
 def sum_type(kind: pa.DataType) -> pa.DataType | None:

@@ -1,6 +1,7 @@
 """Running aggregates per key (D2): one updated row per touched key and epoch.
 
-Slices are reduced at once to one row per key, without looking at the state and without keeping the slice's memory.
+Slices are reduced to one row per key, at once or several together, without looking at the state and without keeping the
+slice's memory.
 At the end of the epoch the parts are combined, the state of all touched keys is looked up in one go, and written back
 in one go.
 """
@@ -10,19 +11,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.operators.accumulators import Accumulator
+from penstock.operators.accumulators import Accumulator, read_quickly
 from penstock.operators.aggregate_base import Aggregate
 from penstock.operators.base import MAIN_STATE, Operator, OperatorContext, Records, SpecDefaults, StateSchema
 from penstock.operators.columns import key_schema, refuse_doubles
+from penstock.operators.held import Held
 from penstock.operators.parts import Pending, Reducer, bind_all, state_fields
 from penstock.state.keys import normalise_keys
-
-if TYPE_CHECKING:
-    from penstock.state.keyed import KeyedState
 
 
 @dataclass(frozen=True)
@@ -67,27 +67,50 @@ class RunningAggregate(SpecDefaults):
         return True
 
     def build(self, context: OperatorContext) -> Operator:
-        return RunningAggregateOperator(self, context.state)
+        return RunningAggregateOperator(self, context)
+
+
+def held_by(spec: RunningAggregate) -> Held | None:
+    """Room to hold slices back, unless an aggregate is dear, or looks at rows that are wide."""
+    reads = [read_quickly(accumulator) for accumulator in spec.accumulators.values()]
+    if any(columns is None for columns in reads):
+        return None
+    return Held.of(spec.input_schema, [*spec.keys, *(name for columns in reads if columns for name in columns)])
 
 
 class RunningAggregateOperator:
     """Keeps the epoch's parts until `finish`."""
 
-    def __init__(self, spec: RunningAggregate, state: KeyedState) -> None:
+    def __init__(self, spec: RunningAggregate, context: OperatorContext) -> None:
         self._keys = list(spec.keys)
-        self._state = state
+        self._state = context.state
         self._values_schema = spec.state_schema.values
         self._output_schema = spec.output_schema
-        self._reducer = Reducer(spec.name, spec.aggregates, spec.accumulators)
+        self._reducer = Reducer(spec.name, spec.aggregates, spec.accumulators, context.max_parallelism)
+        self._held = held_by(spec)
         self._pending = Pending(self._reducer)
 
     def process(self, records: Records) -> Iterator[pa.RecordBatch]:
-        if records.rows:
-            keys = normalise_keys(records.batch.select(self._keys), self._keys)
-            self._pending.add(self._reducer.reduce(records.hashes, keys, records.batch))
+        if records.rows and not self._hold(records):
+            self._reduce_held()
+            if not self._hold(records):
+                self._reduce(records.hashes, records.batch)
         return iter(())
 
+    def _hold(self, records: Records) -> bool:
+        return self._held is not None and self._held.add(records.hashes, records.batch)
+
+    def _reduce_held(self) -> None:
+        held = None if self._held is None else self._held.take()
+        if held is not None:
+            self._reduce(*held)
+
+    def _reduce(self, hashes: npt.NDArray[np.int64], batch: pa.RecordBatch) -> None:
+        keys = normalise_keys(batch.select(self._keys), self._keys)
+        self._pending.add(self._reducer.reduce(hashes, keys, batch))
+
     def finish(self) -> Iterator[pa.RecordBatch]:
+        self._reduce_held()
         part = self._pending.take()
         if part is None:
             return iter(())

@@ -151,7 +151,7 @@ class _SliceOperator:
         columns = [normalise(records.batch.column(name)) for name in names]
         every = pa.RecordBatch.from_arrays(columns, list(names))
         grouping = group_rows(records.hashes, every)
-        keys = Keys(every.take(pa.array(grouping.firsts)), grouping.groups().ids)
+        keys = Keys(every.take(pa.array(grouping.firsts)), grouping.ids)
         hashes = records.hashes[grouping.firsts]
         stored = None if self._state is None else self._state.lookup(hashes, keys.batch).values
         state = Columns(

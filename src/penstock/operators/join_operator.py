@@ -184,7 +184,7 @@ def _pairs(new: Buffered, near: Buffered, first: int, last: int) -> Pairs:
     together = pa.RecordBatch.from_arrays(
         [pa.concat_arrays(parts) for parts in zip(new.keys.columns, near.keys.columns, strict=True)], names
     )
-    ids = group_rows(np.concatenate([new.hashes, near.hashes]), together).groups().ids
+    ids = group_rows(np.concatenate([new.hashes, near.hashes]), together).ids
     moments, ranks = np.unique(near.times, return_inverse=True)
     width = len(moments) + 1
     places = ids[mine:] * width + ranks

@@ -18,8 +18,9 @@ from penstock.operators.accumulators import Accumulator, States
 from penstock.operators.aggregate_base import Aggregate
 from penstock.operators.columns import refuse_doubles
 from penstock.operators.failing import record_of
-from penstock.operators.grouping import Groups, group_rows
+from penstock.operators.grouping import Grouping, Groups, Numbered, group_rows
 from penstock.operators.reduce import Overflow
+from penstock.protocol.keygroups import order_of
 from penstock.state.keys import Flags
 
 # Parts are combined once they hold this many rows, and twice what the last time left: each row is combined
@@ -73,20 +74,28 @@ def state_fields(operator: str, accumulators: Mapping[str, Accumulator]) -> list
 
 
 class Reducer:
-    """The aggregates of one operator, computed for all keys of a slice or part at once."""
+    """The aggregates of one operator, computed for all keys of a slice or part at once.
+
+    Parts that it makes of rows stand in the order of the state, so that looking them up needs no sorting again.
+    """
 
     def __init__(
-        self, operator: str, aggregates: Mapping[str, Aggregate], accumulators: Mapping[str, Accumulator]
+        self,
+        operator: str,
+        aggregates: Mapping[str, Aggregate],
+        accumulators: Mapping[str, Accumulator],
+        max_parallelism: int,
     ) -> None:
         self._operator = operator
+        self._max_parallelism = max_parallelism
         self._aggregates = list(aggregates.items())
         self._accumulators = list(accumulators.values())
 
     def reduce(self, hashes: npt.NDArray[np.int64], keys: pa.RecordBatch, batch: pa.RecordBatch) -> Part:
         """A slice as a part; everything in it is copied, so the slice's buffers may be used again."""
-        grouping = group_rows(hashes, keys)
+        grouping = self._grouped(hashes, keys)
         firsts = grouping.firsts
-        return self.reduce_groups(hashes[firsts], keys.take(pa.array(firsts)), batch, grouping.groups())
+        return self.reduce_groups(hashes[firsts], keys.take(pa.array(firsts)), batch, grouping)
 
     def reduce_groups(
         self, hashes: npt.NDArray[np.int64], keys: pa.RecordBatch, batch: pa.RecordBatch, groups: Groups
@@ -100,10 +109,10 @@ class Reducer:
         if len(parts) == 1:
             return parts[0]
         together = concat_parts(parts)
-        grouping = group_rows(together.hashes, together.keys)
+        grouping = self._grouped(together.hashes, together.keys)
         firsts = grouping.firsts
         return self.combine_groups(
-            together.hashes[firsts], together.keys.take(pa.array(firsts)), together.states, grouping.groups()
+            together.hashes[firsts], together.keys.take(pa.array(firsts)), together.states, grouping
         )
 
     def behind(self, values: pa.RecordBatch, found: Flags, part: Part) -> Part:
@@ -113,7 +122,7 @@ class Reducer:
             return part
         columns = iter(values.filter(pa.array(found)) if len(known) < part.rows else values)
         together = [_concat([[next(columns) for _ in states], states]) for states in part.states]
-        groups = Groups(np.concatenate([known, np.arange(part.rows)]), part.rows)
+        groups = Numbered(np.concatenate([known, np.arange(part.rows)]), part.rows)
         return self.combine_groups(part.hashes, part.keys, together, groups)
 
     def combine_groups(
@@ -132,6 +141,9 @@ class Reducer:
         """State columns as they are stored, by aggregate."""
         rest = iter(columns)
         return tuple([next(rest) for _ in accumulator.state_types] for accumulator in self._accumulators)
+
+    def _grouped(self, hashes: npt.NDArray[np.int64], keys: pa.RecordBatch) -> Grouping:
+        return group_rows(order_of(hashes, self._max_parallelism).view(np.int64), keys)
 
     def _each(
         self, keys: pa.RecordBatch, compute: Callable[[int, Accumulator], list[pa.Array]]

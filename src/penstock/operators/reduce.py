@@ -35,13 +35,9 @@ class Overflow(ArithmeticError):
         self.kind = kind
 
 
-def count_rows(groups: Groups) -> Rows:
-    return np.bincount(groups.ids, minlength=groups.count)
-
-
 def count_valid(array: pa.Array, groups: Groups) -> Rows:
     if not array.null_count:
-        return count_rows(groups)
+        return groups.sizes
     return np.bincount(groups.ids[_valid(array)], minlength=groups.count)
 
 
@@ -56,20 +52,13 @@ def sum_integers(array: pa.Array, groups: Groups) -> pa.Array:
     """Sums as bigint. Raises: `Overflow`."""
     values = pc.cast(_filled(array, 0), pa.int64()).to_numpy()
     bound = max(-int(values.min(initial=0)), int(values.max(initial=0))) * len(values)
-    if bound < _INT64_LIMIT:
-        totals = np.zeros(groups.count, np.int64)
-        np.add.at(totals, groups.ids, values)
-    else:
-        totals = _sum_exactly(values, groups)
+    totals = groups.totals(values) if bound < _INT64_LIMIT else _sum_exactly(values, groups)
     return _with_nulls(totals, array, groups, pa.int64())
 
 
 def _sum_exactly(values: npt.NDArray[np.int64], groups: Groups) -> npt.NDArray[np.int64]:
     """Adds upper and lower halves apart: neither can overflow, and the carry tells whether the whole does."""
-    upper = np.zeros(groups.count, np.int64)
-    lower = np.zeros(groups.count, np.int64)
-    np.add.at(upper, groups.ids, values >> _HALF_BITS)
-    np.add.at(lower, groups.ids, values & _HALF_MASK)
+    upper, lower = groups.totals(values >> _HALF_BITS), groups.totals(values & _HALF_MASK)
     upper += lower >> _HALF_BITS
     half = 1 << (_HALF_BITS - 1)
     _refuse_overflow((upper < -half) | (upper >= half), pa.int64())

@@ -52,7 +52,7 @@ class SessionOperator:
         self._first_group, self._max_parallelism = context.groups.lo, context.max_parallelism
         self._pane = max(1, window.gap // _PANES_PER_GAP)
         self._index = PaneIndex(context.max_parallelism)
-        self._reducer = Reducer(spec.name, spec.aggregates, spec.accumulators)
+        self._reducer = Reducer(spec.name, spec.aggregates, spec.accumulators, context.max_parallelism)
         self._results = Results(spec, self._reducer)
         self._pending: list[Sessions] = []
         self._merge_at_rows = _MERGE_ROWS_MIN

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from penstock.operators.grouping import Groups, group_rows
+from penstock.operators.grouping import Groups, Numbered, group_rows
 from penstock.operators.panes import Hashes
 from penstock.operators.parts import Part, Reducer, concat_parts
 from penstock.operators.windows import Micros
@@ -55,7 +55,7 @@ def sessions_of(
     reducer: Reducer, hashes: Hashes, keys: pa.RecordBatch, times: Micros, gap: int, batch: pa.RecordBatch
 ) -> Sessions:
     """The rows of a slice as sessions."""
-    ids = group_rows(hashes, keys).groups().ids
+    ids = group_rows(hashes, keys).ids
     order, begins = _runs(ids, times, times + gap)
     groups, firsts, starts = _numbered(order, begins)
     last = np.append(np.flatnonzero(begins)[1:], len(order)) - 1
@@ -69,7 +69,7 @@ def merged(reducer: Reducer, parts: Sequence[Sessions]) -> Sessions:
         return parts[0]
     together = concat(parts)
     part = together.part
-    ids = group_rows(part.hashes, part.keys).groups().ids
+    ids = group_rows(part.hashes, part.keys).ids
     order, begins = _runs(ids, together.starts, together.ends)
     groups, firsts, starts = _numbered(order, begins)
     ends = np.maximum.reduceat(together.ends[order], np.flatnonzero(begins))
@@ -106,7 +106,7 @@ def _numbered(order: Rows, begins: np.ndarray) -> tuple[Groups, Rows, Rows]:
     ids = np.empty(len(order), np.int64)
     ids[order] = np.cumsum(begins) - 1
     places = np.flatnonzero(begins)
-    return Groups(ids, len(places)), np.minimum.reduceat(order, places), order[places]
+    return Numbered(ids, len(places)), np.minimum.reduceat(order, places), order[places]
 
 
 def pack(sessions: Sessions) -> Packed:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -38,9 +37,6 @@ from penstock.operators.parts import Pending, Reducer
 from penstock.operators.reduce import has_order, ordered_image
 from penstock.operators.window_aggregate import WindowAggregate, WindowOperator
 from penstock.state.keys import Flags, KeyColumn, Rows, equal_keys, normalise_keys
-
-if TYPE_CHECKING:
-    from penstock.state.keyed import KeyedState
 
 RANK = "rank"
 _ROWS = "rows"
@@ -152,17 +148,17 @@ class RunningTop(SpecDefaults):
         return True
 
     def build(self, context: OperatorContext) -> Operator:
-        return RunningTopOperator(self, context.state)
+        return RunningTopOperator(self, context)
 
 
 class RunningTopOperator:
     """Keeps the epoch's best until `finish`."""
 
-    def __init__(self, spec: RunningTop, state: KeyedState) -> None:
+    def __init__(self, spec: RunningTop, context: OperatorContext) -> None:
         self._keys, self._schema = list(spec.keys), spec.output_schema
-        self._state, self._values_schema = state, spec.state_tables[MAIN_STATE].values
+        self._state, self._values_schema = context.state, spec.state_tables[MAIN_STATE].values
         aggregates = {_ROWS: spec.top}
-        self._reducer = Reducer(spec.name, aggregates, {_ROWS: TopAccumulator(spec.top)})
+        self._reducer = Reducer(spec.name, aggregates, {_ROWS: TopAccumulator(spec.top)}, context.max_parallelism)
         self._pending = Pending(self._reducer)
 
     def process(self, records: Records) -> Iterator[pa.RecordBatch]:

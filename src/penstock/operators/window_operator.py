@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from penstock.operators.base import MAIN_STATE, NO_WATERMARK, Due, Emitted, OperatorContext, Records, Side, Time
 from penstock.operators.closing import STEP_ROWS, Closed, Closing, spread
-from penstock.operators.grouping import Groups, group_rows
+from penstock.operators.grouping import Numbered, group_rows
 from penstock.operators.lateness import split_late
 from penstock.operators.panes import Hashes, PaneIndex
 from penstock.operators.parts import Part, Pending, Reducer
@@ -36,7 +36,7 @@ class RegularWindowOperator:
         self._state, self._schema = context.state, spec.state_tables[MAIN_STATE]
         self._first_group, self._max_parallelism = context.groups.lo, context.max_parallelism
         self._index = PaneIndex(context.max_parallelism)
-        self._reducer = Reducer(spec.name, spec.aggregates, spec.accumulators)
+        self._reducer = Reducer(spec.name, spec.aggregates, spec.accumulators, context.max_parallelism)
         self._results = Results(spec, self._reducer)
         self._pending = Pending(self._reducer)
         self._updates = spec.emit == "on_update"
@@ -126,7 +126,7 @@ class RegularWindowOperator:
                 grouping = group_rows(self._index.hashes(hashes, windows), keys)
                 firsts = grouping.firsts
                 keys, windows = keys.take(pa.array(firsts)), windows[firsts]
-                part = self._reducer.combine_groups(hashes[firsts], keys, states, grouping.groups())
+                part = self._reducer.combine_groups(hashes[firsts], keys, states, grouping)
             output = self._emit(part, windows)
         self._state.delete(entries if closed.dead.all() else entries.take(np.flatnonzero(closed.dead)))
         return output
@@ -182,7 +182,7 @@ class RegularWindowOperator:
         values, found = self._state.lookup(self._index.hashes(hashes[rows], panes), every)
         held = np.flatnonzero(found)
         states = self._reducer.split(values.take(pa.array(held)).columns)
-        part = self._reducer.combine_groups(hashes, keys, states, Groups(rows[held], len(windows)))
+        part = self._reducer.combine_groups(hashes, keys, states, Numbered(rows[held], len(windows)))
         return self._emit(part, windows)
 
     def _emit(self, part: Part, windows: Hashes) -> pa.RecordBatch:

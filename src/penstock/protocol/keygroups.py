@@ -93,8 +93,11 @@ def order_of(hashes: npt.NDArray[np.int64], max_parallelism: int) -> npt.NDArray
     unsigned = hashes.view(np.uint64)
     if bits == 0:
         return unsigned.copy()
-    groups = groups_of(hashes, max_parallelism).astype(np.uint64)
-    return (groups << np.uint64(64 - bits)) | (unsigned >> np.uint64(bits))
+    # The key group of a power of two is the hash's low bits: shifted up, nothing else of the hash is left.
+    groups = unsigned if max_parallelism == 1 << bits else groups_of(hashes, max_parallelism).view(np.uint64)
+    orders = groups << np.uint64(64 - bits)
+    orders |= unsigned >> np.uint64(bits)
+    return orders
 
 
 def order_bound(key_group: int, max_parallelism: int) -> np.uint64 | None:

@@ -14,6 +14,7 @@ from penstock.channel.live import LiveInputs, MixedInputs, SeparateInputs
 from penstock.graph import Stage
 from penstock.protocol.plan import StagePlan
 from penstock.protocol.report import SubtaskReport
+from penstock.spark.memory import keep_memory
 from penstock.store import open_store
 from penstock.task import Limits, run_subtask
 
@@ -52,6 +53,7 @@ class Work:
     def _run(self, subtask: int, batches: Iterator[pa.RecordBatch] | None) -> bytes:
         context = TaskContext.get()
         assert context is not None
+        keep_memory()
         stage = self._stage()
         live = None if batches is None else self._live(stage, batches)
         report = run_subtask(

@@ -25,7 +25,7 @@ from penstock.state.files import FileRun
 from penstock.state.keys import Flags, KeyColumn, Rows, normalise
 from penstock.state.layout import STATE_KIND, file_schema, groups_of_orders, order_span, to_batch
 from penstock.state.ranges import Entries, Spans, count_within, first_within, read_within
-from penstock.state.runs import Hits, Orders, SortedRun, find, gather, merge, sort_orders, superseded
+from penstock.state.runs import Hits, Orders, Sorted, SortedRun, find, gather, merge, sort_orders, superseded
 from penstock.state.tiers import SectionMerge, plan_merges, sections, tiers_to_merge
 from penstock.store.arrowfile import ArrowFileWriter
 from penstock.store.base import Store
@@ -63,7 +63,7 @@ class KeyedState:
         self._span = order_span(groups, max_parallelism)
         self._changes: list[SortedRun] = []
         self._last_hashes = np.empty(0, np.int64)
-        self._last_sort: tuple[Orders, Rows] = (np.empty(0, np.uint64), np.empty(0, np.int64))
+        self._last_sort = Sorted(np.empty(0, np.uint64), None)
         self._flushed = False
         self._expiry: tuple[int, npt.NDArray[np.int64]] | None = None
 
@@ -97,7 +97,8 @@ class KeyedState:
         """The values of keys, which need be neither unique nor sorted."""
         columns = self._key_columns(keys, len(hashes))
         probe_keys = tuple(KeyColumn(column) for column in columns)
-        orders, probes = self._sorted(hashes)
+        orders, moved = self._sorted(hashes)
+        probes = np.arange(len(orders)) if moved is None else moved
         hits: list[Hits] = []
         for level in self._newest_first():
             if not len(orders):
@@ -128,10 +129,13 @@ class KeyedState:
         columns = [*self._key_columns(keys, len(hashes)), *values.columns]
         assert values.schema.types == self._schema.values.types, (values.schema, self._schema.values)
         assert values.num_rows == len(hashes) or not values.num_columns
-        orders, rows = self._sorted(hashes)
-        indices = pa.array(rows)
-        tombstones = deleted[rows] if deleted is not None and deleted.any() else None
-        run = SortedRun(orders, [column.take(indices) for column in columns], len(self._schema.keys), tombstones)
+        orders, moved = self._sorted(hashes)
+        tombstones = deleted.copy() if deleted is not None and deleted.any() else None
+        if moved is not None:
+            indices = pa.array(moved)
+            columns = [column.take(indices) for column in columns]
+            tombstones = None if tombstones is None else tombstones[moved]
+        run = SortedRun(orders, columns, len(self._schema.keys), tombstones)
         assert not superseded(orders, run.keys, np.arange(run.rows)).any(), "a key occurs twice in one update"
         self._change(run)
 
@@ -223,15 +227,15 @@ class KeyedState:
         assert keys.num_rows == rows or not keys.num_columns
         return [normalise(column) for column in keys.columns]
 
-    def _sorted(self, hashes: npt.NDArray[np.int64]) -> tuple[Orders, Rows]:
-        """Sorted orders, and the row of each; the hashes of a lookup usually come again with its update."""
+    def _sorted(self, hashes: npt.NDArray[np.int64]) -> Sorted:
+        """The orders of hashes; those of a lookup usually come again with its update."""
         if len(hashes) != len(self._last_hashes) or not np.array_equal(hashes, self._last_hashes):
             self._last_hashes = hashes.copy()
             self._last_sort = sort_orders(order_of(self._last_hashes, self._max_parallelism))
-        orders, rows = self._last_sort
+        orders = self._last_sort.orders
         first, last = self._span
         assert not len(orders) or (first <= orders[0] and orders[-1] <= last), "a key of another subtask"
-        return orders, rows
+        return self._last_sort
 
     def _write(
         self,

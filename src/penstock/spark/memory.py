@@ -1,0 +1,28 @@
+"""What a Python worker does with memory that it has used: it keeps some for its next task."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # as malloc.h of the GNU C library numbers them
+MAPPED_FROM_BYTES = 32 << 20
+KEPT_BYTES = 64 << 20
+
+_kept = False
+
+
+def keep_memory() -> None:
+    """Tells the C library once to keep up to `KEPT_BYTES` of freed memory, and to map no array below 32 MB by itself.
+
+    By default each task's arrays are fresh pages, which the kernel has to find and clear: a quarter of the CPU time of
+    a subtask that aggregates 250,000 rows. Other C libraries stay as they are.
+    """
+    global _kept
+    if _kept or not sys.platform.startswith("linux"):
+        return
+    _kept = True
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_MMAP_THRESHOLD, MAPPED_FROM_BYTES)
+        mallopt(_TRIM_THRESHOLD, KEPT_BYTES)
