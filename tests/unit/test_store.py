@@ -1,4 +1,4 @@
-"""The checkpoint directory: the same facts hold for a folder and for memory."""
+"""The checkpoint directory: the same facts hold for a folder, for memory and for object stores."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ import pytest
 
 from penstock.errors import ConfigError, CorruptFile, MissingFile, StorageFailed
 from penstock.store import AlreadyExists, Entry, FileWriter, LocalStore, MemoryStore, Store, open_store
+from tests.unit.object_stores import KINDS, Places, places, server
+
+__all__ = ["places", "server"]
 
 
-@pytest.fixture(params=["local", "memory"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
-    return LocalStore(tmp_path / "checkpoint") if request.param == "local" else MemoryStore()
+@pytest.fixture(params=KINDS)
+def store(request: pytest.FixtureRequest, places: Places) -> Store:
+    return places.make(request.param)
 
 
 @pytest.fixture
@@ -153,8 +156,9 @@ def test_a_name_is_written_once(store: Store) -> None:
     with pytest.raises(AlreadyExists):
         store.open_writer("segments/1")
     first.close()
-    with pytest.raises(AlreadyExists):
-        store.open_writer("segments/1")
+    with pytest.raises(AlreadyExists):  # an object store tells at the end
+        write(store, "segments/1", b"other")
+    assert store.read("segments/1") == b""
 
 
 def test_a_reader_reads_at_any_offset(store: Store) -> None:
@@ -381,7 +385,11 @@ def test_memory_stores_without_a_name_share_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["s3://bucket/x", "dbfs:/x", "hdfs://host/x", "file://host/x", "file://", "memory://", "memory://a/b", ""]
+    "url",
+    [
+        *("s3:///x", "s3://bucket/a//b", "gs://bucket/a?b", "dbfs:/x", "hdfs://host/x"),
+        *("file://host/x", "file://", "memory://", "memory://a/b", ""),
+    ],
 )
 def test_any_other_location_is_a_config_error_that_names_it(url: str) -> None:
     with pytest.raises(ConfigError) as caught:

@@ -1,4 +1,4 @@
-"""Taking a file of another store over: a link where that can be, else a copy; the same facts for folder and memory."""
+"""Taking a file of another store over: a link where that can be, else a copy; the same facts for all stores."""
 
 from __future__ import annotations
 
@@ -11,18 +11,15 @@ import pytest
 
 from penstock.errors import MissingFile, StorageFailed
 from penstock.store import AlreadyExists, LocalStore, MemoryStore, Store
+from tests.unit.object_stores import KINDS, Places, places, server
 
-KINDS = ("local", "memory")
-
-
-def make(kind: str, place: Path) -> Store:
-    return LocalStore(place) if kind == "local" else MemoryStore()
+__all__ = ["places", "server"]
 
 
-@pytest.fixture(params=list(itertools.product(KINDS, KINDS)), ids="-".join)
-def stores(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Store, Store]:
+@pytest.fixture(params=list(itertools.product(KINDS, KINDS)), ids="-to-".join)
+def stores(request: pytest.FixtureRequest, places: Places) -> tuple[Store, Store]:
     """Where a file is, and where it is to be."""
-    return make(request.param[0], tmp_path / "origin"), make(request.param[1], tmp_path / "target")
+    return places.make(request.param[0], "origin"), places.make(request.param[1], "target")
 
 
 @pytest.mark.parametrize("link", [True, False])

@@ -11,12 +11,12 @@ from penstock.store.base import AlreadyExists, Store
 
 EVENTS = "events.jsonl"
 OLDER = "events"
-PIECE_BYTES = 32 << 20
 OLDER_MAX = 7
 
 
-def append_line(store: Store, line: bytes, piece_bytes: int = PIECE_BYTES) -> None:
+def append_line(store: Store, line: bytes, piece_bytes: int | None = None) -> None:
     """Raises: what the store raises when a piece cannot be put away; that is tried again a piece later."""
+    piece_bytes = piece_bytes or store.log_bytes_max
     length = store.append(EVENTS, line)
     if length // piece_bytes > (length - len(line)) // piece_bytes:
         _put_away(store)

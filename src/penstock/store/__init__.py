@@ -26,13 +26,16 @@ __all__ = [
 # Hadoop also writes "file:/folder" and "dbfs:/folder"; none of these may become a local folder of that odd name.
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 
+OBJECT_SCHEMES = ("s3", "s3a", "gs", "abfss")
+
 # Stores opened by name live as long as the process, so that every task finds the same one.
 _named: dict[str, MemoryStore] = {}
 _named_lock = threading.Lock()
 
 
 def open_store(url: str) -> Store:
-    """The store at `url`: a path, ``file:///path`` or ``memory://name``.
+    """The store at `url`: a path, ``file:///path``, ``memory://name``, or a folder of an object store:
+    ``s3://bucket/folder``, ``gs://bucket/folder``, ``abfss://container@account.dfs.core.windows.net/folder``.
 
     Raises: `ConfigError` for anything else.
 
@@ -47,12 +50,30 @@ def open_store(url: str) -> Store:
         return LocalStore(unquote(parts.path))
     if parts.scheme == "memory" and parts.netloc and parts.path in ("", "/"):
         return _open_named(parts.netloc)
+    if parts.scheme in OBJECT_SCHEMES:
+        return _open_object_store(url)
     raise ConfigError(
         f"checkpoint location {url!r}",
-        cause="only a path, file:///path and memory://name are supported",
-        next_step="use a folder that all machines of the cluster can reach under the same path",
+        cause="only a path, file:///path, memory://name, s3://, gs:// and abfss:// are supported",
+        next_step="use a folder that all machines of the cluster can reach under the same path, or an object store",
         url=url,
     )
+
+
+def _open_object_store(url: str) -> Store:
+    """Imported here: most queries need no client, and Spark forks its Python workers."""
+    try:
+        from penstock.store.object import open_object_store
+    except ModuleNotFoundError as error:
+        if error.name != "obstore":
+            raise
+        raise ConfigError(
+            f"checkpoint location {url!r}",
+            cause="the package obstore, by which object stores are reached, is not installed",
+            next_step="pip install 'penstock[object]', on the driver and on the executors",
+            url=url,
+        ) from error
+    return open_object_store(url)
 
 
 def _open_named(name: str) -> MemoryStore:

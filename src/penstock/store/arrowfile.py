@@ -7,6 +7,7 @@ latter. A reader that got a batch got what was written, or a `CorruptFile`.
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, NoReturn, Self
 
@@ -29,7 +30,8 @@ from penstock.store.arrowindex import (
     histogram,
     seal,
 )
-from penstock.store.base import Store
+from penstock.store.base import FileReader, Store
+from penstock.store.memory import MemoryReader
 from penstock.store.readbuffer import ReadBuffer
 
 __all__ = ["ArrowFile", "ArrowFileWriter", "BatchInfo", "Compression", "FileInfo", "checksum_of"]
@@ -39,8 +41,9 @@ _END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 _READ_OPTIONS = pa.ipc.IpcReadOptions(use_threads=False)
 _TAIL_GUESS_BYTES = 32 << 10  # holds the index of most files, so that opening one costs one read
 
-# Batches of memory-mapped files that this process has verified: (store, path, file checksum, batch).
-_verified: set[tuple[str, str, str, int]] = set()
+# Batches of memory-mapped files that this process has verified: (store, path, file checksum, time of the file on this
+# machine, batch). A copy that was fetched anew has another time.
+_verified: set[tuple[str, str, str, int, int]] = set()
 _VERIFIED_MAX = 1 << 16
 
 
@@ -154,21 +157,32 @@ class ArrowFile:
         buffer: ReadBuffer | None = None,
     ) -> None:
         self._store, self._path = store, path
+        self._reader: FileReader
         self._own_buffer = ReadBuffer() if buffer is None else None
         self._buffer = buffer or self._own_buffer
-        self._reader = store.open_reader(path)
         try:
-            index = self._read_index(expected_checksum)
-            self.schema = self._read_schema(index.schema)
-            self._map = self._map_file() if mapped else None
-        except BaseException:
-            self._reader.close()
-            raise
-        if self._map is not None:
-            self._reader.close()  # a mapping needs no file descriptor, and many state files are open at once
+            index = self._open(expected_checksum, mapped=mapped)
+        except CorruptFile:
+            # A copy may be of another file of that name, from before the folder was begun anew.
+            if not (mapped and store.drop_copy(path)):
+                raise
+            index = self._open(expected_checksum, mapped=mapped)
         self.kind, self.compression, self.meta = index.kind, index.compression, index.meta
         self.batches = index.batches
         self.rows = sum(batch.rows for batch in index.batches)
+
+    def _open(self, expected_checksum: str | None, *, mapped: bool) -> Index:
+        self._map = self._map_file() if mapped else None
+        # A mapping needs no file descriptor, and many state files are open at once.
+        mapping = None if self._map is None else memoryview(self._map).cast("B")
+        self._reader = self._store.open_reader(self._path) if mapping is None else MemoryReader(self._path, mapping)
+        try:
+            index = self._read_index(expected_checksum)
+            self.schema = self._read_schema(index.schema)
+        except BaseException:
+            self._reader.close()
+            raise
+        return index
 
     def read_batch(self, number: int) -> pa.RecordBatch:
         """One batch, verified. Raises: `CorruptFile`."""
@@ -204,13 +218,22 @@ class ArrowFile:
     def _read_mapped(self, mapped: pa.Buffer, number: int) -> pa.RecordBatch:
         info = self.batches[number]
         message = mapped.slice(info.offset, info.length)
-        key = (self._store.url, self._path, self.checksum, number)
-        if key not in _verified:
+        if self._verified_key(number) not in _verified:
+            if checksum_of(message) != info.checksum and self._store.drop_copy(self._path):
+                # This machine's disk has lost bytes; the file may have all of them.
+                self._map = self._map_file()
+                if self._map is None:
+                    self._reader = self._store.open_reader(self._path)
+                    return self.read_batch(number)
+                message = self._map.slice(info.offset, info.length)
             self._verify(f"batch {number}", message, info.checksum)
             if len(_verified) >= _VERIFIED_MAX:
                 _verified.clear()
-            _verified.add(key)
+            _verified.add(self._verified_key(number))
         return self._decode(number, message)
+
+    def _verified_key(self, number: int) -> tuple[str, str, str, int, int]:
+        return self._store.url, self._path, self.checksum, self._written_ns, number
 
     def _read_fresh(self, number: int) -> pa.RecordBatch:
         """Uncompressed arrays point into the bytes that were read, so these bytes are theirs alone."""
@@ -314,14 +337,19 @@ class ArrowFile:
         return bytes(target)
 
     def _map_file(self) -> pa.Buffer | None:
-        local = self._store.local_path(self._path)
-        if local is None:
-            return None
-        try:
-            with pa.memory_map(local) as file:
-                return file.read_buffer()
-        except OSError as error:
-            raise storage_failed(local, error) from error
+        for last_try in (False, True):
+            local = self._store.local_path(self._path)
+            if local is None:
+                return None
+            try:
+                self._written_ns = Path(local).stat().st_mtime_ns
+                with pa.memory_map(local) as file:
+                    return file.read_buffer()
+            except OSError as error:
+                # A copy may have gone since we asked for it: room was needed.
+                if last_try or not isinstance(error, FileNotFoundError):
+                    raise storage_failed(local, error) from error
+        raise AssertionError("the last try returns or raises")
 
     def _verify(self, what: str, data: Any, wanted: str) -> None:
         got = checksum_of(data)

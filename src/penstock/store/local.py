@@ -23,6 +23,7 @@ from penstock.store.paths import TEMP_PREFIX, check_folder, check_path
 
 _log = logging.getLogger(__name__)
 
+LOG_BYTES_MAX = 32 << 20
 _COPY_BYTES = 8 << 20
 _NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 
@@ -152,6 +153,13 @@ class LocalStore:
 
     def local_path(self, path: str) -> str | None:
         return str(self._full(path))
+
+    def drop_copy(self, path: str) -> bool:  # noqa: ARG002 - files are read where they are
+        return False
+
+    @property
+    def log_bytes_max(self) -> int:
+        return LOG_BYTES_MAX
 
     def _full(self, path: str) -> Path:
         return self._root / check_path(path)

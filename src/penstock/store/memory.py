@@ -9,7 +9,7 @@ from weakref import WeakValueDictionary
 
 from penstock.errors import storage_failed
 from penstock.store.base import AlreadyExists, Entry, Store
-from penstock.store.local import too_short
+from penstock.store.local import LOG_BYTES_MAX, too_short
 from penstock.store.paths import check_folder, check_path
 
 
@@ -97,6 +97,13 @@ class MemoryStore:
     def local_path(self, path: str) -> str | None:  # noqa: ARG002 - memory has no paths
         return None
 
+    def drop_copy(self, path: str) -> bool:  # noqa: ARG002 - nor copies
+        return False
+
+    @property
+    def log_bytes_max(self) -> int:
+        return LOG_BYTES_MAX
+
     def _put_new(self, path: str, data: bytes) -> None:
         with self._content.lock:
             if path in self._content.files or path in self._content.being_written:
@@ -139,7 +146,7 @@ class MemoryWriter:
 class MemoryReader:
     """Reads at any offset, from any thread."""
 
-    def __init__(self, name: str, data: bytes) -> None:
+    def __init__(self, name: str, data: bytes | memoryview) -> None:
         self._name, self._data = name, data
 
     @property

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from penstock.errors import StorageFailed, storage_failed
 from penstock.store.base import AlreadyExists, Entry, Store
+from penstock.store.local import LOG_BYTES_MAX
 from penstock.store.memory import MemoryReader
 from penstock.store.paths import check_folder, check_path
 from penstock.testing.simulate.faults import Fault
@@ -136,6 +137,13 @@ class SimStore:
 
     def local_path(self, path: str) -> str | None:  # noqa: ARG002 - nothing to map
         return None
+
+    def drop_copy(self, path: str) -> bool:  # noqa: ARG002 - nor to copy
+        return False
+
+    @property
+    def log_bytes_max(self) -> int:
+        return LOG_BYTES_MAX
 
     def close_writer(self, writer: SimWriter) -> None:
         def effect() -> None:

@@ -1,0 +1,362 @@
+"""What only object stores do: answers that get lost, requests that are counted, logs without append."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from benchmarks.bucket import BucketServer
+from penstock.engine.journal import EVENTS, append_line, read_journal
+from penstock.errors import ConfigError, CorruptFile, MissingFile, StorageFailed
+from penstock.store import AlreadyExists, Entry, FileReader, objectfiles, open_store
+from penstock.store import object as objects
+from penstock.store.arrowfile import ArrowFile, ArrowFileWriter
+from penstock.store.base import Store
+from tests.unit.object_stores import Places, first, places, server
+
+__all__ = ["places", "server"]
+
+BATCH = pa.record_batch({"n": list(range(1000))})
+GROUPS = np.zeros(1000, np.int64)
+
+
+@pytest.fixture
+def bucket(places: Places) -> objects.ObjectStore:
+    return places.bucket()
+
+
+def write(store: Store, path: str, data: bytes) -> None:
+    writer = store.open_writer(path)
+    writer.write(data)
+    writer.close()
+
+
+def bytes_at(reader: FileReader, offset: int, length: int) -> bytes:
+    target = bytearray(length)
+    reader.read_into(offset, memoryview(target))
+    return bytes(target)
+
+
+# -- creating ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_create_whose_answer_was_lost_is_not_taken_for_somebody_elses(
+    bucket: objects.ObjectStore, server: BucketServer
+) -> None:
+    """C9: the client repeats the request and finds the name taken, by itself."""
+    server.fault = first("PUT", "lose")
+    bucket.create("manifests/1.json", b"mine")
+    assert server.counts()["PUT"] == 2
+    server.fault = lambda _: None
+    with pytest.raises(AlreadyExists):
+        bucket.create("manifests/1.json", b"mine")
+    assert bucket.read("manifests/1.json") == b"mine"
+
+
+def test_a_file_whose_last_answer_was_lost_is_there(bucket: objects.ObjectStore, server: BucketServer) -> None:
+    server.fault = first("PUT", "lose")
+    write(bucket, "segments/1", b"small")
+    assert bucket.read("segments/1") == b"small"
+
+
+@pytest.mark.parametrize("fault", [None, "lose", "fail"])
+def test_a_large_file_goes_in_parts(
+    bucket: objects.ObjectStore, server: BucketServer, monkeypatch: pytest.MonkeyPatch, fault: str | None
+) -> None:
+    monkeypatch.setattr(objects, "PUT_BYTES_MAX", 1000)
+    if fault is not None:
+        server.fault = first("COMPLETE", fault)
+    write(bucket, "segments/1", b"x" * 1001)
+    server.fault = lambda _: None
+    assert bucket.read("segments/1") == b"x" * 1001
+    assert (server.counts()["PART"], server.counts()["PUT"]) == (1, 0)
+    with pytest.raises(AlreadyExists):
+        write(bucket, "segments/1", b"y" * 1001)
+    assert bucket.read("segments/1") == b"x" * 1001
+
+
+def test_failures_that_pass_are_not_noticed(bucket: objects.ObjectStore, server: BucketServer) -> None:
+    for kind in ("PUT", "GET", "LIST", "BULK"):
+        server.fault = first(kind, "fail")
+        bucket.create(f"a/{kind}", b"1")
+        assert bucket.read(f"a/{kind}") == b"1"
+        assert bucket.list("a") == [Entry(f"a/{kind}", 1)]
+        bucket.delete([f"a/{kind}"])
+
+
+def test_an_object_store_that_fails_for_good_is_a_storage_failure_with_the_next_step(
+    bucket: objects.ObjectStore, server: BucketServer
+) -> None:
+    bucket.create("a", b"1")
+    server.fault = lambda _: "fail"
+    for use in (
+        lambda: bucket.create("b", b"2"),
+        lambda: bucket.read("a"),
+        lambda: bucket.exists("a"),
+        lambda: bucket.list(""),
+        lambda: bucket.delete(["a"]),
+        lambda: bucket.open_reader("a"),
+        lambda: bucket.local_path("state/a"),
+    ):
+        with pytest.raises(StorageFailed, match=r"s3://bucket/checkpoint(?s:.)*nothing published was lost"):
+            use()
+
+
+def test_a_writer_that_could_not_upload_leaves_no_local_file(places: Places, server: BucketServer) -> None:
+    bucket = places.bucket()
+    writer = bucket.open_writer("state/1")
+    writer.write(b"x")
+    server.fault = lambda _: "fail"
+    with pytest.raises(StorageFailed):
+        writer.close()
+    writer.abort()
+    assert [path for path in (places.folder / "cache").rglob("*") if path.is_file()] == []
+    server.fault = lambda _: None
+    write(bucket, "state/1", b"another attempt")
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_small_file_is_read_with_one_request(bucket: objects.ObjectStore, server: BucketServer) -> None:
+    with_rows(bucket, "segments/1")
+    server.requests.clear()
+    with ArrowFile(bucket, "segments/1") as file:
+        assert file.read_batch(0).equals(BATCH)
+    assert dict(server.counts()) == {"GET": 1}
+
+
+def test_who_reads_on_gets_several_pieces_with_one_request(bucket: objects.ObjectStore, server: BucketServer) -> None:
+    data = os.urandom(6 << 20)
+    write(bucket, "segments/1", data)
+    server.requests.clear()
+    reader = bucket.open_reader("segments/1")
+    step = 512 << 10
+    assert b"".join(bytes_at(reader, offset, step) for offset in range(0, len(data), step)) == data
+    assert len(server.requests) <= 4
+    reader.close()
+
+
+def test_who_reads_here_and_there_gets_no_more_than_asked_for(
+    bucket: objects.ObjectStore, server: BucketServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    real = objectfiles.get_range
+
+    def counted(client: object, key: str, where: str, begin: int, end: int) -> memoryview:
+        asked.append(end - begin)
+        return real(client, key, where, begin, end)
+
+    monkeypatch.setattr(objectfiles, "get_range", counted)
+    write(bucket, "segments/1", bytes(3 << 20))
+    reader = bucket.open_reader("segments/1")
+    for offset in (1 << 20, 2 << 20):
+        bytes_at(reader, offset, 100)
+    assert asked == [100, 100]
+
+
+def test_an_empty_file_can_be_opened_and_has_nothing_to_read(bucket: objects.ObjectStore) -> None:
+    bucket.create("empty", b"")
+    reader = bucket.open_reader("empty")
+    assert reader.size == 0
+    with pytest.raises(CorruptFile, match="ends at byte 0"):
+        bytes_at(reader, 0, 1)
+
+
+def test_a_list_of_many_pages_is_whole(bucket: objects.ObjectStore, server: BucketServer) -> None:
+    server.page = 3
+    for number in range(10):
+        bucket.create(f"a/{number}", b"")
+    server.requests.clear()
+    assert [entry.path for entry in bucket.list("a")] == [f"a/{number}" for number in range(10)]
+    assert server.counts()["LIST"] == 4
+
+
+def test_an_empty_object_with_the_name_of_a_folder_is_none_of_our_files(bucket: objects.ObjectStore) -> None:
+    """Hadoop's connectors leave such objects."""
+    entries = [Entry("source", 0), Entry("source/offsets", 0), Entry("source/offsets/0", 7), Entry("source/x", 0)]
+    assert objects._without_folders(entries) == [Entry("source/offsets/0", 7), Entry("source/x", 0)]
+
+
+def test_files_are_deleted_many_at_a_time(bucket: objects.ObjectStore, server: BucketServer) -> None:
+    paths = [f"segments/{number}" for number in range(50)]
+    for path in paths:
+        bucket.create(path, b"x")
+    server.requests.clear()
+    bucket.delete(paths)
+    assert dict(server.counts()) == {"BULK": 1}
+    assert bucket.list("") == []
+
+
+def test_nothing_is_asked_when_nothing_is_to_be_deleted(bucket: objects.ObjectStore, server: BucketServer) -> None:
+    bucket.delete([])
+    assert server.requests == []
+
+
+def test_inside_one_bucket_no_bytes_travel_when_a_file_is_adopted(places: Places, server: BucketServer) -> None:
+    origin, target = places.bucket("origin"), places.bucket("target")
+    write(origin, "state/1", b"x" * 1000)
+    server.requests.clear()
+    target.adopt("state/1", origin)
+    assert dict(server.counts()) == {"BEGIN": 1, "COPY": 1, "COMPLETE": 1}
+    assert target.read("state/1") == b"x" * 1000
+
+
+def test_a_copy_whose_answer_was_lost_can_be_made_again(places: Places, server: BucketServer) -> None:
+    origin, target = places.bucket("origin"), places.bucket("target")
+    origin.create("a", b"x")
+    server.fault = first("COMPLETE", "lose")
+    with pytest.raises(StorageFailed, match="do it again"):
+        target.adopt("a", origin)
+    with pytest.raises(AlreadyExists):
+        target.adopt("a", origin)
+    assert target.read("a") == b"x"
+
+
+# -- logs --------------------------------------------------------------------------------------------------------------
+
+
+def test_lines_of_an_event_log_cost_one_request_for_many(bucket: objects.ObjectStore, server: BucketServer) -> None:
+    for number in range(100):
+        append_line(bucket, b"%d\n" % number)
+    bucket.flush_logs()
+    assert dict(server.counts()) == {"PUT": 2}
+    assert bucket._get(EVENTS).split() == [b"%d" % number for number in range(100)]
+
+
+def test_the_first_line_is_there_when_append_returns(places: Places) -> None:
+    """C5: a list of an attempt's files must be there when the attempt is killed a moment later."""
+    places.bucket().append("attempts/sink/1.txt", b"bucket-0/data-1.parquet")
+    assert places.bucket().read("attempts/sink/1.txt") == b"bucket-0/data-1.parquet\n"
+
+
+def test_later_lines_are_written_by_themselves(bucket: objects.ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.store.lines.FLUSH_S", 0.01)
+    for line in (b"1", b"2"):
+        bucket.append("log", line)
+    timer = bucket._logs._timer
+    assert timer is not None
+    timer.join()
+    assert bucket._get("log") == b"1\n2\n"
+
+
+def test_a_new_driver_goes_on_with_the_log_of_the_old_one(places: Places) -> None:
+    old = places.bucket()
+    for line in (b"1", b"2"):
+        old.append(EVENTS, line)
+    old.flush_logs()
+    new = places.bucket()
+    new.append(EVENTS, b"3")
+    assert new.read(EVENTS) == places.bucket().read(EVENTS) == b"1\n2\n3\n"
+
+
+def test_a_line_that_cannot_be_written_stops_nothing_and_comes_with_the_next(
+    bucket: objects.ObjectStore, server: BucketServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    bucket.append("log", b"1")
+    server.fault = lambda _: "fail"
+    bucket.append("log", b"2")
+    bucket.flush_logs()
+    assert bucket.append("another", b"1") == 0
+    server.fault = lambda _: None
+    bucket.append("log", b"3")
+    bucket.flush_logs()
+    assert bucket._get("log") == b"1\n2\n3\n"
+    assert "log" in caplog.text
+
+
+def test_a_log_that_was_deleted_is_not_written_again(bucket: objects.ObjectStore) -> None:
+    for line in (b"1", b"2"):
+        bucket.append("log", line)
+    bucket.delete(["log"])
+    bucket.flush_logs()
+    assert bucket.list("") == []
+
+
+def test_the_history_stays_bounded_in_small_pieces(bucket: objects.ObjectStore) -> None:
+    for number in range(45):
+        append_line(bucket, b"%09d\n" % number, 100)
+    assert [int(line) for line in read_journal(bucket).split()] == list(range(45))
+    assert len(bucket.list("events")) == 4
+
+
+def test_logs_of_many_attempts_are_not_kept_in_memory(bucket: objects.ObjectStore) -> None:
+    for number in range(200):
+        bucket.append(f"attempts/{number}", b"x")
+    assert len(bucket._logs._logs) <= 65
+
+
+# -- opening -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def environment(server: BucketServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(objects, "_stores", {})
+    monkeypatch.setattr(objects, "_clients", {})
+    for name, value in {**server.environment, "PENSTOCK_CACHE": str(tmp_path / "cache")}.items():
+        monkeypatch.setenv(name, value)
+
+
+def test_a_url_opens_one_handle_per_process(environment: None) -> None:
+    store = open_store("s3://bucket/a/b")
+    assert open_store("s3a://bucket/a/b/") is store
+    assert store.url == "s3://bucket/a/b"
+    store.create("x", b"1")
+    assert open_store("s3://bucket/a").read("b/x") == b"1"
+    assert open_store("s3://bucket").list("a/b") == [Entry("a/b/x", 1)]
+
+
+def test_a_forked_process_gets_a_handle_of_its_own(environment: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    parent = open_store("s3://bucket/a")
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    child = open_store("s3://bucket/a")
+    assert isinstance(parent, objects.ObjectStore)
+    assert isinstance(child, objects.ObjectStore)
+    assert parent._client is not child._client
+
+
+@pytest.mark.parametrize("url", ["gs://bucket/x", "abfss://container@account.dfs.core.windows.net/x"])
+def test_other_clouds_are_opened_by_their_urls(url: str, environment: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOOGLE_SKIP_SIGNATURE", "true")
+    monkeypatch.setenv("AZURE_SKIP_SIGNATURE", "true")
+    assert open_store(url).url == url
+
+
+def test_without_the_client_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    monkeypatch.delitem(sys.modules, "penstock.store.object")
+    monkeypatch.delitem(sys.modules, "penstock.store.objectfiles")
+    with pytest.raises(ConfigError, match=r"penstock\[object\]"):
+        open_store("s3://bucket/x")
+
+
+def test_a_local_checkpoint_loads_no_client(tmp_path: Path) -> None:
+    """Spark forks its Python workers: nothing with threads of its own may be there before."""
+    code = "import sys, penstock.spark.worker as w; w.open_store('x'); sys.exit('obstore' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path)
+
+
+def test_missing_credentials_are_named_as_the_cause() -> None:
+    from obstore.exceptions import PermissionDeniedError
+
+    with pytest.raises(StorageFailed, match="credentials"), objectfiles.as_storage_failed("s3://bucket/x"):
+        raise PermissionDeniedError("403")
+
+
+def test_a_bucket_that_is_not_there_is_no_missing_file() -> None:
+    with pytest.raises(StorageFailed, match="bucket does not exist"), objectfiles.as_storage_failed("s3://bucket/x"):
+        raise FileNotFoundError("404 <Code>NoSuchBucket</Code>")
+    with pytest.raises(MissingFile), objectfiles.as_storage_failed("s3://bucket/x"):
+        raise FileNotFoundError("404 <Code>NoSuchKey</Code>")
+
+
+def with_rows(store: Store, path: str, batch: pa.RecordBatch = BATCH) -> str:
+    writer = ArrowFileWriter(store, path, batch.schema, kind="state")
+    writer.write(batch, GROUPS)
+    return writer.close().checksum
