@@ -20,6 +20,7 @@ from penstock.protocol.ids import BatchId
 from penstock.spark.batches import batch_settings
 from penstock.spark.exchange import SourceLayout
 from penstock.spark.failures import explained
+from penstock.spark.hadoop import hadoop_url
 from penstock.spark.logfiles import QuickLogFiles
 from penstock.store.base import Store
 
@@ -89,7 +90,7 @@ class SparkFeed:
                 raise Interrupted from None
 
         writer = self._layout.union(self._frames).writeStream.foreachBatch(handle)
-        writer = writer.option("checkpointLocation", f"{self._store.url}/{SOURCE_FOLDER}")
+        writer = writer.option("checkpointLocation", f"{hadoop_url(self._store.url)}/{SOURCE_FOLDER}")
         match self._trigger:
             case None:
                 pass
@@ -101,7 +102,8 @@ class SparkFeed:
             if self._stopping.is_set():
                 on_end()
                 return
-            log_files.choose()
+            if self._store.url.startswith("file:"):  # elsewhere a rename may be a copy: Spark and the user decide
+                log_files.choose()
             try:
                 query = self._query = writer.start()
             except BaseException:

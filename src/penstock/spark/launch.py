@@ -12,6 +12,7 @@ from penstock.graph import Pipeline
 from penstock.spark.cluster import SparkCluster
 from penstock.spark.exchange import SourceLayout
 from penstock.spark.feed import SparkFeed
+from penstock.spark.hadoop import require_connector
 from penstock.store.base import Store
 from penstock.task import Limits
 
@@ -28,6 +29,7 @@ def launch(pipeline: Pipeline, config: Config, listeners: tuple[Listener, ...]) 
         return SparkCluster(spark, layout, store.url, limits, name)
 
     def feed(store: Store) -> SparkFeed:
+        require_connector(spark, store.url)
         return SparkFeed(layout, frames, store, config.trigger)
 
     query = start_query(pipeline, config, Surroundings(cluster, feed), listeners)

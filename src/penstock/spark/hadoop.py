@@ -1,0 +1,54 @@
+"""How Spark reaches the checkpoint folder: by Hadoop's file systems, which have schemes and connectors of their own."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from py4j.protocol import Py4JError
+from pyspark.sql import SparkSession
+
+from penstock.errors import SparkSetupError
+from penstock.spark.failures import jvm_calls
+
+_SCHEMES = {"s3": "s3a"}
+_CONNECTORS = {
+    "s3a": "org.apache.hadoop:hadoop-aws:{version}",
+    "abfss": "org.apache.hadoop:hadoop-azure:{version}",
+    "gs": "com.google.cloud.bigdataoss:gcs-connector",
+}
+
+
+def hadoop_url(url: str) -> str:
+    """What Hadoop calls a folder.
+
+    >>> hadoop_url("s3://bucket/totals"), hadoop_url("file:///totals")
+    ('s3a://bucket/totals', 'file:///totals')
+    """
+    scheme = urlsplit(url).scheme
+    return _SCHEMES.get(scheme, scheme) + url.removeprefix(scheme)
+
+
+def require_connector(session: SparkSession, url: str) -> None:
+    """Before anything is begun: Structured Streaming keeps its offsets in the same place.
+
+    Raises: `SparkSetupError`.
+    """
+    scheme = urlsplit(hadoop_url(url)).scheme
+    if scheme not in _CONNECTORS:
+        return
+    jvm, java_session = session.sparkContext._jvm, session._jsparkSession  # noqa: SLF001 - no other way to ask
+    assert jvm is not None
+    with jvm_calls():
+        settings = java_session.sessionState().newHadoopConf()
+        try:
+            jvm.org.apache.hadoop.fs.FileSystem.getFileSystemClass(scheme, settings)
+        except Py4JError as error:
+            version = jvm.org.apache.hadoop.util.VersionInfo.getVersion()
+            package = _CONNECTORS[scheme].format(version=version)
+            raise SparkSetupError(
+                f"Spark cannot reach {hadoop_url(url)}: it has no connector for {scheme}://",
+                cause="Structured Streaming keeps the offsets of the sources in the checkpoint, through Hadoop's own"
+                " connectors, and that for this object store is not on Spark's class path",
+                next_step=f'add it, for example spark.jars.packages="{package}"; this Spark has Hadoop {version}',
+                scheme=scheme,
+            ) from error
