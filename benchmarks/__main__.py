@@ -4,7 +4,20 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import backlog, barrier, bigstate, commits, dedup, floor, join, map_async, recovery, throughput, windows
+from benchmarks import (
+    backlog,
+    barrier,
+    bigstate,
+    commits,
+    dedup,
+    floor,
+    join,
+    map_async,
+    recovery,
+    remote,
+    throughput,
+    windows,
+)
 from benchmarks.session import make_session
 from benchmarks.verdict import Verdicts
 
@@ -22,6 +35,7 @@ BENCHMARKS = {
     "dedup": dedup.run,
     "join": join.run,
     "map_async": map_async.run,
+    "remote": remote.run,
 }
 
 

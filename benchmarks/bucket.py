@@ -2,7 +2,8 @@
 
 An object is a file of the same name, so Spark may reach the same objects through its local file system. Any signature
 is accepted. Faults are ordered beforehand: an answer that gets lost, a failure, a delay. ``python -m benchmarks.bucket
-FOLDER LATENCY_MS`` runs it in a process of its own, on a port that it prints.
+FOLDER LATENCY_MS`` runs it in a process of its own and prints where; for each line ``count`` it prints how many
+requests there were since the last one.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import hashlib
 import json
 import re
 import shutil
+import subprocess
 import sys
 import threading
 import time
@@ -41,6 +43,17 @@ Fault = Callable[[Request], str | None]
 """Says what goes wrong with a request: ``fail`` (nothing is done, 500), ``lose`` (done, no answer), or nothing."""
 
 
+def environment(endpoint: str) -> dict[str, str]:
+    """What a client needs to find a server."""
+    return {
+        "AWS_ENDPOINT_URL": endpoint,
+        "AWS_ALLOW_HTTP": "true",
+        "AWS_ACCESS_KEY_ID": "any",
+        "AWS_SECRET_ACCESS_KEY": "any",
+        "AWS_REGION": "us-east-1",
+    }
+
+
 class Answer(NamedTuple):
     status: int
     body: bytes = b""
@@ -65,14 +78,7 @@ class BucketServer:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a client needs to find this server."""
-        return {
-            "AWS_ENDPOINT_URL": self.endpoint,
-            "AWS_ALLOW_HTTP": "true",
-            "AWS_ACCESS_KEY_ID": "any",
-            "AWS_SECRET_ACCESS_KEY": "any",
-            "AWS_REGION": "us-east-1",
-        }
+        return environment(self.endpoint)
 
     def counts(self) -> Counter[str]:
         return Counter(request.kind for request in self.requests)
@@ -295,7 +301,33 @@ def serving(folder: Path, latency_s: float = 0.0) -> Iterator[BucketServer]:
         server.close()
 
 
+class BucketProcess:
+    """A server in a process of its own, so that what it does costs the measured process nothing."""
+
+    def __init__(self, folder: Path, latency_s: float) -> None:
+        command = [sys.executable, "-m", "benchmarks.bucket", str(folder), str(latency_s * 1000)]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.environment = environment(self._answer())
+
+    def counts(self) -> Counter[str]:
+        """Requests by their kind since the last call."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("count\n")
+        self._process.stdin.flush()
+        return Counter(json.loads(self._answer()))
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def _answer(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().strip()
+
+
 if __name__ == "__main__":
     with serving(Path(sys.argv[1]), float(sys.argv[2]) / 1000) as running:
         print(running.endpoint, flush=True)
-        sys.stdin.read()  # until whoever started it is gone
+        while (line := sys.stdin.readline()) == "count\n":  # until whoever started it is gone
+            print(json.dumps(running.counts()), flush=True)
+            running.requests.clear()

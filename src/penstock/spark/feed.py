@@ -58,6 +58,7 @@ class SparkFeed:
     ) -> None:
         self._layout, self._frames, self._store, self._trigger = layout, frames, store, trigger
         self._query: StreamingQuery | None = None
+        self._id: str | None = None
         self._lock = threading.Lock()
         self._stopping = threading.Event()
 
@@ -161,10 +162,11 @@ class SparkFeed:
             return None
 
     def _query_id(self) -> str | None:
-        try:
-            return str(json.loads(self._store.read(f"{SOURCE_FOLDER}/metadata"))["id"])
-        except (MissingFile, ValueError, KeyError):
-            return None
+        """Spark writes it once, before its first micro-batch."""
+        if self._id is None:
+            with suppress(MissingFile, ValueError, KeyError):
+                self._id = str(json.loads(self._store.read(f"{SOURCE_FOLDER}/metadata"))["id"])
+        return self._id
 
 
 def _configure(frame: DataFrame) -> None:
