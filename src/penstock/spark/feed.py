@@ -20,7 +20,7 @@ from penstock.protocol.ids import BatchId
 from penstock.spark.batches import batch_settings
 from penstock.spark.exchange import SourceLayout
 from penstock.spark.failures import explained
-from penstock.spark.hadoop import hadoop_url
+from penstock.spark.hadoop import connector, hadoop_url
 from penstock.spark.logfiles import QuickLogFiles
 from penstock.store.base import Store
 
@@ -106,7 +106,8 @@ class SparkFeed:
             if self._store.url.startswith("file:"):  # elsewhere a rename may be a copy: Spark and the user decide
                 log_files.choose()
             try:
-                query = self._query = writer.start()
+                with connector(self._store.url):
+                    query = self._query = writer.start()
             except BaseException:
                 log_files.restore()
                 raise

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from urllib.parse import urlsplit
 
 from py4j.protocol import Py4JError
@@ -11,6 +14,7 @@ from penstock.errors import SparkSetupError
 from penstock.spark.failures import jvm_calls
 
 _SCHEMES = {"s3": "s3a"}
+_MISSING_CLASS = re.compile(r"java\.lang\.(?:NoClassDefFoundError|ClassNotFoundException): [\w.$/]+")
 _CONNECTORS = {
     "s3a": "org.apache.hadoop:hadoop-aws:{version}",
     "abfss": "org.apache.hadoop:hadoop-azure:{version}",
@@ -26,6 +30,22 @@ def hadoop_url(url: str) -> str:
     """
     scheme = urlsplit(url).scheme
     return _SCHEMES.get(scheme, scheme) + url.removeprefix(scheme)
+
+
+@contextmanager
+def connector(url: str) -> Iterator[None]:
+    """Around what makes Spark open the folder. Raises: `SparkSetupError` for a connector with parts missing."""
+    try:
+        yield
+    except Exception as error:
+        missing = _MISSING_CLASS.search(str(error))
+        if missing is None or urlsplit(hadoop_url(url)).scheme not in _CONNECTORS:
+            raise
+        raise SparkSetupError(
+            f"Spark cannot reach {hadoop_url(url)}: {missing[0]}",
+            cause="the connector is on Spark's class path, but not all that it needs, or of another Hadoop version",
+            next_step="name it in spark.jars.packages, in the version of Spark's Hadoop: that brings all it needs",
+        ) from error
 
 
 def require_connector(session: SparkSession, url: str) -> None:

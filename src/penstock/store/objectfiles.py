@@ -23,6 +23,8 @@ AHEAD_BYTES = 4 << 20
 """Read at once by who reads on where the last read ended; a request costs as much time as a megabyte."""
 PART_BYTES = 16 << 20
 """Of downloads and uploads: small enough to pass before a request times out."""
+_NO_BUCKET = "NoSuchBucket"
+_MAKE_BUCKET = ("the bucket does not exist", "make it, or correct the URL")
 
 
 @contextmanager
@@ -31,14 +33,16 @@ def as_storage_failed(where: str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        if "NoSuchBucket" in str(error):
-            raise _failed(where, error, "the bucket does not exist", "make it, or correct the URL") from error
+        if _NO_BUCKET in str(error):
+            raise _failed(where, error, *_MAKE_BUCKET) from error
         raise storage_failed(where, FileNotFoundError(2, "no such object")) from error
     except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
         cause = "the credentials in the environment are missing, expired, or do not allow this"
         step = "set them for the driver and for the executors (docs/guide.md, Checkpoints on object stores)"
         raise _failed(where, error, cause, step) from error
     except exceptions.BaseError as error:
+        if _NO_BUCKET in str(error):
+            raise _failed(where, error, *_MAKE_BUCKET) from error
         cause = "the object store cannot be reached, or refused the operation after several tries"
         step = "check endpoint, region and network, then start again: nothing published was lost"
         raise _failed(where, error, cause, step) from error
