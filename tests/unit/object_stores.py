@@ -42,8 +42,12 @@ class Places:
                 return self.bucket(name)
 
     def bucket(self, name: str = "checkpoint", cache: Cache | None = None) -> ObjectStore:
-        """A folder in this test's own bucket on the server; repeats come quickly."""
-        client = S3Store(
+        """A folder in this test's own bucket on the server."""
+        return self._opened(ObjectStore("s3://bucket", name, self.client(), cache or self.cache))
+
+    def client(self) -> S3Store:
+        """Repeats come quickly."""
+        return S3Store(
             "bucket",
             endpoint=self.server.endpoint,
             access_key_id="any",
@@ -56,7 +60,6 @@ class Places:
                 "backoff": {"init_backoff": timedelta(milliseconds=5), "max_backoff": timedelta(milliseconds=20)},
             },
         )
-        return self._opened(ObjectStore("s3://bucket", name, client, cache or self.cache))
 
     @staticmethod
     def _opened(store: ObjectStore) -> ObjectStore:
