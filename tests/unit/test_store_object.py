@@ -312,13 +312,15 @@ def test_a_url_opens_one_handle_per_process(environment: None) -> None:
     assert open_store("s3://bucket").list("a/b") == [Entry("a/b/x", 1)]
 
 
-def test_a_forked_process_gets_a_handle_of_its_own(environment: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_forked_process_is_told_so_where_it_would_wait_for_ever(
+    environment: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The threads of the client stay with the parent."""
     parent = open_store("s3://bucket/a")
     monkeypatch.setattr(os, "getpid", lambda: 1)
-    child = open_store("s3://bucket/a")
-    assert isinstance(parent, objects.ObjectStore)
-    assert isinstance(child, objects.ObjectStore)
-    assert parent._client is not child._client
+    for use in (lambda: open_store("s3://bucket/a"), lambda: parent.read("x"), lambda: parent.list("")):
+        with pytest.raises(ConfigError, match="forked"):
+            use()
 
 
 @pytest.mark.parametrize("url", ["gs://bucket/x", "abfss://container@account.dfs.core.windows.net/x"])

@@ -5,7 +5,8 @@ repeated, because its first answer was lost, is not mistaken for somebody else's
 from: all three stores promise that, and a checkpoint is found by it. Files are written through a local file; those of
 state, which are mapped and read again, stay on the disk as copies (`penstock.store.cache`).
 
-The client runs threads of its own: it is opened where it is used, never before a fork, and once per process and bucket.
+The client runs threads of its own, which a fork does not copy: it is opened where it is used, once per process and
+bucket, and a process that was forked afterwards is told so, where it would wait for ever.
 """
 
 from __future__ import annotations
@@ -67,6 +68,7 @@ def open_object_store(url: str) -> ObjectStore:
 
 def _client(bucket: str) -> Any:
     key = (os.getpid(), bucket)
+    _refuse_forked({process for process, _ in _clients}, bucket)
     if key not in _clients:
         settings: dict[str, Any] = {}
         if bucket.startswith("s3:") and "AWS_COPY_IF_NOT_EXISTS" not in os.environ:
@@ -83,6 +85,16 @@ def _client(bucket: str) -> Any:
     return _clients[key]
 
 
+def _refuse_forked(used_by: set[int], where: str) -> None:
+    if used_by - {os.getpid()}:
+        raise ConfigError(
+            f"{where} is used by a process that was forked from one which has used an object store before",
+            cause="a fork does not copy the threads of the client, so nothing would ever answer",
+            next_step="start such processes with the method 'spawn' (multiprocessing.get_context)",
+            url=where,
+        )
+
+
 @atexit.register
 def _flush_logs() -> None:
     for (process, _), store in list(_stores.items()):
@@ -95,6 +107,7 @@ class ObjectStore:
 
     def __init__(self, bucket: str, prefix: str, client: Any, cache: Cache) -> None:
         self._bucket, self._prefix, self._client, self._cache = bucket, prefix, client, cache
+        self._process = os.getpid()
         self._being_written: set[str] = set()
         self._logs = LineLogs(self.create, self._overwrite, self._get)
 
@@ -129,6 +142,7 @@ class ObjectStore:
             return True
 
     def list(self, prefix: str) -> list[Entry]:
+        _refuse_forked({self._process}, self._bucket)
         folder = self._key(check_folder(prefix)) if check_folder(prefix) else self._prefix
         start = len(self._prefix) + 1 if self._prefix else 0
         with as_storage_failed(f"{self._bucket}/{folder}"):
@@ -210,6 +224,7 @@ class ObjectStore:
         return self._cache.drop(self._where(path))
 
     def _key(self, path: str) -> str:
+        _refuse_forked({self._process}, self._bucket)
         return f"{self._prefix}/{check_path(path)}" if self._prefix else check_path(path)
 
     def _where(self, path: str) -> str:
