@@ -66,6 +66,7 @@ class BucketServer:
     def __init__(self, folder: Path, latency_s: float = 0.0, page: int = 1000) -> None:
         self.folder, self.latency_s, self.page = folder, latency_s, page
         self.fault: Fault = lambda _: None
+        self.knows_conditions = True
         self.requests: list[Request] = []
         self._lock = threading.Lock()
         self._server = _Server(("127.0.0.1", 0), _Handler)
@@ -121,7 +122,7 @@ class BucketServer:
 
     def _put(self, bucket: str, key: str, headers: Any, body: bytes) -> Answer:
         path = self._path(bucket, key)
-        if headers.get("if-none-match") == "*" and path.is_file():
+        if self.knows_conditions and headers.get("if-none-match") == "*" and path.is_file():
             return Answer(412, _error("PreconditionFailed"))
         meta = {name.lower(): value for name, value in headers.items() if name.lower().startswith(_META)}
         return self._store(bucket, key, body, meta)

@@ -327,7 +327,8 @@ def test_a_cache_that_cannot_be_made_is_done_without_for_reading(places: Places,
 
 def test_the_folder_of_another_user_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mine = os.geteuid()
-    (tmp_path / "cache").mkdir()
+    for name in ("temp", "locks"):
+        (tmp_path / "cache" / name).mkdir(parents=True)
     monkeypatch.setattr(os, "geteuid", lambda: mine + 1)
     with pytest.raises(StorageFailed, match="belongs to another user"):
         Cache(tmp_path / "cache").spool()

@@ -50,6 +50,8 @@ def test_a_create_whose_answer_was_lost_is_not_taken_for_somebody_elses(
     bucket: objects.ObjectStore, server: BucketServer
 ) -> None:
     """C9: the client repeats the request and finds the name taken, by itself."""
+    bucket.create("another", b"")
+    server.requests.clear()
     server.fault = first("PUT", "lose")
     bucket.create("manifests/1.json", b"mine")
     assert server.counts()["PUT"] == 2
@@ -57,6 +59,21 @@ def test_a_create_whose_answer_was_lost_is_not_taken_for_somebody_elses(
     with pytest.raises(AlreadyExists):
         bucket.create("manifests/1.json", b"mine")
     assert bucket.read("manifests/1.json") == b"mine"
+
+
+def test_a_store_that_overwrites_though_asked_not_to_is_refused(
+    bucket: objects.ObjectStore, server: BucketServer
+) -> None:
+    """C9: two drivers could publish the same checkpoint there."""
+    server.knows_conditions = False
+    with pytest.raises(StorageFailed, match="If-None-Match"):
+        bucket.create("generations/1.json", b"mine")
+
+
+def test_that_a_store_refuses_is_asked_once(bucket: objects.ObjectStore, server: BucketServer) -> None:
+    for number in range(5):
+        bucket.create(f"manifests/{number}", b"")
+    assert dict(server.counts()) == {"PUT": 6}
 
 
 def test_a_file_whose_last_answer_was_lost_is_there(bucket: objects.ObjectStore, server: BucketServer) -> None:

@@ -47,6 +47,7 @@ class Cache:
 
     def __init__(self, folder: Path, bytes_max: int = BYTES_MAX) -> None:
         self._folder, self._bytes_max = folder, bytes_max
+        self._is_own = False
         self._added_bytes = bytes_max  # the first copy looks at what others left
 
     @classmethod
@@ -61,6 +62,7 @@ class Cache:
     def find(self, name: str) -> Path | None:
         """Where the copy is, if there is one; it counts as used now. The time of its last change stays as it was."""
         path = self._path(name)
+        self._require_own()
         try:
             os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
         except OSError:
@@ -72,10 +74,12 @@ class Cache:
 
         `download` fills a file, and gives up with False if that would take more bytes than it is told.
         """
-        found = self.find(name)
-        if found is not None or not self._bytes_max:
-            return found
+        if not self._bytes_max:
+            return None
         try:
+            found = self.find(name)
+            if found is not None:
+                return found
             with self._locked(name):
                 return self.find(name) or self._download(name, download)
         except (OSError, StorageFailed) as error:
@@ -157,15 +161,18 @@ class Cache:
 
     def _subfolder(self, name: str) -> Path:
         folder = self._folder / name
-        if not folder.is_dir():
+        if not self._folder.is_dir():
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._require_own()
-            folder.mkdir(exist_ok=True, mode=0o700)
+        self._require_own()
+        folder.mkdir(exist_ok=True, mode=0o700)
         return folder
 
     def _require_own(self) -> None:
-        """The default folder lies where everybody may make folders."""
-        if self._folder.stat().st_uid != os.geteuid():
+        """The default folder lies where everybody may make folders, and links to folders."""
+        if self._is_own or not self._folder.exists():
+            return
+        self._is_own = self._folder.stat().st_uid == os.geteuid() and self._folder.lstat().st_uid in {os.geteuid(), 0}
+        if not self._is_own:
             raise StorageFailed(
                 f"the cache folder {self._folder} belongs to another user",
                 cause="somebody else has made it",

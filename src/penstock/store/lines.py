@@ -67,6 +67,9 @@ class LineLogs:
 
     def forget(self, path: str) -> None:
         """Before the object is deleted: nothing is written to it any more."""
+        with self._lock:
+            if path not in self._logs:
+                return
         with self._writing, self._lock:
             self._logs.pop(path, None)
 

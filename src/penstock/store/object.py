@@ -108,8 +108,9 @@ class ObjectStore:
     def __init__(self, bucket: str, prefix: str, client: Any, cache: Cache) -> None:
         self._bucket, self._prefix, self._client, self._cache = bucket, prefix, client, cache
         self._process = os.getpid()
+        self._refuses = False
         self._being_written: set[str] = set()
-        self._logs = LineLogs(self.create, self._overwrite, self._get)
+        self._logs = LineLogs(self._put_new, self._overwrite, self._get)
 
     def __repr__(self) -> str:
         return f"ObjectStore({self.url!r})"
@@ -128,6 +129,8 @@ class ObjectStore:
     def create(self, path: str, data: bytes) -> None:
         """As `Store.create`. A `StorageFailed` leaves open whether the name was created: read it to know."""
         self._put_new(check_path(path), bytes(data))
+        if not self._refuses:
+            self._require_refusal(path, bytes(data))
 
     def read(self, path: str) -> bytes:
         data = self._logs.content(check_path(path))
@@ -245,6 +248,24 @@ class ObjectStore:
                 obstore.put(self._client, self._key(path), data, mode="create", attributes={_WRITER: writer})
             except exceptions.AlreadyExistsError:
                 self._require_ours(path, writer)
+
+    def _require_refusal(self, path: str, data: bytes) -> None:
+        """Once: a store that does not know the condition takes the same bytes again, and would take another driver's.
+
+        Raises: `StorageFailed`.
+        """
+        with as_storage_failed(self._where(path)):
+            try:
+                obstore.put(self._client, self._key(path), data, mode="create")
+            except exceptions.AlreadyExistsError:
+                self._refuses = True
+                return
+        raise StorageFailed(
+            f"{self._where(path)}: the object store overwrites a name that is taken, though asked not to",
+            cause="it does not know the condition If-None-Match: *, so two drivers could publish the same checkpoint",
+            next_step="use another object store, or a newer version of it",
+            path=self._where(path),
+        )
 
     def _put_parts(self, path: str, spool: Spool) -> None:
         if self.exists(path):

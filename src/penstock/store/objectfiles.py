@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ AHEAD_BYTES = 4 << 20
 """Read at once by who reads on where the last read ended; a request costs as much time as a megabyte."""
 PART_BYTES = 16 << 20
 """Of downloads and uploads: small enough to pass before a request times out."""
+_NO_RANGE = re.compile(r"\b416\b|Invalid range")
 _NO_BUCKET = "NoSuchBucket"
 _MAKE_BUCKET = ("the bucket does not exist", "make it, or correct the URL")
 
@@ -95,9 +97,9 @@ def get_first(client: Any, key: str, where: str, length: int) -> tuple[int, memo
         try:
             answer = obstore.get(client, key, options={"range": (0, length)})
             return answer.meta["size"], memoryview(answer.bytes()).cast("B")
-        except exceptions.GenericError:
+        except exceptions.GenericError as error:
             # An empty object has no range at all.
-            if obstore.head(client, key)["size"]:
+            if not _NO_RANGE.search(str(error)) or obstore.head(client, key)["size"]:
                 raise
             return 0, memoryview(b"")
 
