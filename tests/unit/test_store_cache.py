@@ -167,11 +167,12 @@ def fill(cache: Cache, name: str, size: int) -> None:
 
 def test_what_was_used_least_recently_goes_first(tmp_path: Path) -> None:
     cache = Cache(tmp_path, 1000)
-    for name in ("a", "b", "c"):
+    for used_at, name in enumerate(("a", "b", "c"), 1):
         fill(cache, name, 300)
-        time.sleep(0.01)
-    assert cache.find("a") is not None
-    time.sleep(0.01)
+        copy = cache.find(name)
+        assert copy is not None
+        os.utime(copy, (used_at, used_at))
+    assert cache.find("a") is not None, "now it was used after the others"
     fill(cache, "d", 300)
     assert [name for name in "abcd" if cache.find(name) is not None] == ["a", "c", "d"]
 
