@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+import msgspec
 import pyarrow as pa
 
 from penstock.operators.base import OperatorSpec, StateSchema
@@ -236,4 +237,5 @@ def _operator_shape(spec: OperatorSpec, stage: str) -> OperatorShape:
         state={
             part: (*columns_of(schema.keys), *columns_of(schema.values)) for part, schema in spec.state_tables.items()
         },
+        computed=dict(spec.computed) or msgspec.UNSET,
     )

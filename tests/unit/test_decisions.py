@@ -301,6 +301,24 @@ def test_state_may_grow_where_null_means_nothing_yet(stored: dict, current: dict
     assert not compare_shapes(operator(stored), operator(current), {})[0].fits
 
 
+def test_what_is_computed_must_stay_the_same() -> None:
+    """E6: the state of a sum has the columns of a maximum's."""
+
+    def computing(computed: dict[str, str] | msgspec.UnsetType) -> PipelineShape:
+        shape = OperatorShape(kind="aggregate", stage="op", output=(A,), state={"": (A, B)}, computed=computed)
+        return PipelineShape(sources={}, operators={"op": shape}, edges={}, sinks=())
+
+    (row,) = compare_shapes(computing({"a": "sum(x)"}), computing({"a": "max(x)"}), {})
+    assert (row.verdict, row.detail) == (
+        "incompatible",
+        "computed: checkpoint has a sum(x), pipeline has a max(x)",
+    )
+    assert compare_shapes(computing({"a": "sum(x)"}), computing({"a": "sum(x)"}), {})[0].fits
+    assert compare_shapes(computing(msgspec.UNSET), computing({"a": "sum(x)"}), {})[0].fits, (
+        "an older checkpoint cannot tell"
+    )
+
+
 # -- manifests as bytes --------------------------------------------------------------------------------------------
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -59,6 +60,40 @@ def test_a_changed_schema_is_refused(tmp_path: Path, clock: FakeClock, table: st
             stream_of(schema).key_by("user").aggregate(n=pen.count(), name="slow").write(Memory(table)),
             checkpoint=tmp_path,
         )
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "fits"),
+    [
+        (pen.sum("number"), pen.sum("number"), True),
+        (pen.sum("number"), pen.max("number"), False),
+        (pen.sum("number"), pen.sum("user"), False),
+        (pen.count(), pen.count("number"), False),
+        (pen.last("number"), pen.last("number", ignore_nulls=True), False),
+        (pen.collect_list("number", 3), pen.collect_list("number", 4), False),
+        (pen.quantiles("number", [0.5]), pen.quantiles("number", [0.9]), True),
+    ],
+)
+@pytest.mark.parametrize("window", [None, pen.tumbling("1 min")])
+def test_an_aggregate_of_another_meaning_is_refused(
+    tmp_path: Path, clock: FakeClock, table: str, before: Any, after: Any, fits: bool, window: Any
+) -> None:
+    """E6: its state has the same columns, and means something else."""
+
+    def started(aggregate: Any) -> None:
+        keyed: Any = stream_of(schema, event_time="ts").key_by("user")
+        keyed = keyed if window is None else keyed.window(window)
+        output = keyed.aggregate(x=aggregate, name="totals").write(Memory(table))
+        InlineRun(batches, clock).start(output, checkpoint=tmp_path, epoch=None).await_termination(30)
+
+    schema = SCHEMA.append(pa.field("ts", pa.timestamp("us", "UTC")))
+    batches = [{"source": pa.table({"user": [1], "number": [7], "ts": [0]}, schema=schema)}]
+    started(before)
+    if fits:
+        started(after)
+    else:
+        with pytest.raises(CheckpointMismatch, match="operator totals .*incompatible .*computed: checkpoint has x"):
+            started(after)
 
 
 def test_a_damaged_manifest_is_refused_and_an_older_one_can_be_named(

@@ -63,6 +63,10 @@ class RunningAggregate(SpecDefaults):
         return {MAIN_STATE: self.state_schema}
 
     @property
+    def computed(self) -> Mapping[str, str]:
+        return {name: aggregate.meaning for name, aggregate in self.aggregates.items()}
+
+    @property
     def emits_at_end(self) -> bool:
         return True
 

@@ -14,6 +14,14 @@ class Aggregate(ABC):
 
     __slots__ = ()
 
+    @property
+    def meaning(self) -> str:
+        """What its state is worth: a restart with another meaning would go on from a state that means something else.
+
+        The code of a user's own aggregate is the user's affair, as that of any function.
+        """
+        return "of a user"
+
     @abstractmethod
     def bind(self, operator: str, schema: pa.Schema) -> Accumulator:
         """The accumulator for an input of this schema.

@@ -59,6 +59,13 @@ class ColumnAggregate(Aggregate):
     def __str__(self) -> str:
         return f"{self.function}({self.column or ''})"
 
+    @property
+    def meaning(self) -> str:
+        """`shares` are not in it: they are only asked for."""
+        options = {"ignore_nulls": self.ignore_nulls, "limit": self.limit, "rsd": self.rsd}
+        given = [self.column or "", *(f"{name}={value}" for name, value in options.items() if value)]
+        return f"{self.function}({', '.join(given)})"
+
     def bind(self, operator: str, schema: pa.Schema) -> Accumulator:
         if self.column is None:
             assert self.function == "count"

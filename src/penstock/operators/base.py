@@ -233,6 +233,11 @@ class OperatorSpec(Protocol):
         ...
 
     @property
+    def computed(self) -> Mapping[str, str]:
+        """By output column, what is computed, where another restart must not take its state for something else."""
+        ...
+
+    @property
     def broadcast_tables(self) -> frozenset[str]:
         """Those of `state_tables` that are the same in all subtasks, because only broadcast rows change them."""
         ...
@@ -276,6 +281,10 @@ class SpecDefaults:
 
     @property
     def state_tables(self) -> Mapping[str, StateSchema]:
+        return MappingProxyType({})
+
+    @property
+    def computed(self) -> Mapping[str, str]:
         return MappingProxyType({})
 
     @property

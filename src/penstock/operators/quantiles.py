@@ -78,7 +78,7 @@ class Quantiles:
 
     def _answers(self, stored: Iterable[bytes | None]) -> list[list[float] | None]:
         shares = list(self.shares)
-        return [None if data is None else list(_loaded(data).get_quantiles(shares)) for data in stored]
+        return [None if data is None else list(_loaded(data).get_quantiles(shares, inclusive=True)) for data in stored]
 
 
 def _loaded(data: bytes) -> kll_doubles_sketch:

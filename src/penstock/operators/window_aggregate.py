@@ -130,6 +130,10 @@ class WindowAggregate(SpecDefaults):
         return {MAIN_STATE: StateSchema(paned, pa.schema(values)), PROGRESS_STATE: PROGRESS_SCHEMA}
 
     @property
+    def computed(self) -> Mapping[str, str]:
+        return {name: aggregate.meaning for name, aggregate in self.aggregates.items()}
+
+    @property
     def timed(self) -> bool:
         return True
 

@@ -169,6 +169,8 @@ class OperatorShape(_Value, frozen=True, kw_only=True):
     output: tuple[tuple[str, str], ...]
     state: dict[str, tuple[tuple[str, str], ...]] = {}
     """Columns by table of state."""
+    computed: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
+    """By output column, what its state means, where types do not tell; older checkpoints do not have it."""
 
 
 class EdgeShape(_Value, frozen=True, kw_only=True):

@@ -45,15 +45,22 @@ def compare_shapes(
     """
     rows: list[Comparison] = []
     rows += _compare("source", stored.sources, current.sources)
-    for row in _compare("operator", stored.operators, current.operators):
+    told = {name: _as_told(shape, stored.operators.get(name)) for name, shape in current.operators.items()}
+    for row in _compare("operator", stored.operators, told):
         name = row.what.partition(" ")[2]
         more = None
         if row.verdict == "incompatible":
-            more = _growth(stored.operators[name], current.operators[name], growing.get(name, frozenset()))
+            more = _growth(stored.operators[name], told[name], growing.get(name, frozenset()))
         rows.append(row if more is None else Comparison(row.what, "extended", f"new in its state: {more}"))
     rows += _compare("edge", stored.edges, current.edges)
     rows += _compare("sink", dict.fromkeys(stored.sinks, ""), dict.fromkeys(current.sinks, ""))
     return tuple(rows)
+
+
+def _as_told(current: OperatorShape, stored: OperatorShape | None) -> OperatorShape:
+    """The operator as far as the checkpoint can tell: older ones do not say what is computed."""
+    unknown = stored is not None and stored.computed is msgspec.UNSET
+    return msgspec.structs.replace(current, computed=msgspec.UNSET) if unknown else current
 
 
 def _compare(kind: str, stored: Mapping[str, object], current: Mapping[str, object]) -> list[Comparison]:
