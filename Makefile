@@ -1,5 +1,5 @@
 # Everything runs in .venv, which `setup` makes and renews when pyproject.toml or requirements.lock change.
-# Variables: SEEDS=0..9999 (sim)  RUNS=50 SEED=7 (kill, hunt, chaos)  MINUTES=30 (soak)  PYTHON=/path/to/python3.12  TESTS=tests/unit  ARGS="options for the command behind the target"
+# Variables: SEEDS=0..9999 (sim)  RUNS=50 SEED=7 (kill, oracle, hunt, chaos)  MINUTES=30 (soak)  PYTHON=/path/to/python3.12  TESTS=tests/unit  ARGS="options for the command behind the target"
 
 ROOT := $(patsubst %/,%,$(dir $(lastword $(MAKEFILE_LIST))))
 READY := $(ROOT)/.venv/.penstock-ready
@@ -8,7 +8,7 @@ TESTS ?= tests
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo test test-slow lint format bench nexmark kill matrix hunt chaos soak clean sim mutants
+.PHONY: help setup java demo test test-slow lint format bench nexmark kill matrix oracle hunt chaos soak clean sim mutants
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' "$(ROOT)/Makefile"
@@ -49,6 +49,9 @@ kill: java setup ## SIGKILL driver and workers at 50 random moments each, compar
 
 matrix: java setup ## every shape and rescale of the matrix on Spark; ARGS="--only union" for one shape
 	@$(IN_ROOT) .venv/bin/python -m tests.spark.matrix $(ARGS)
+
+oracle: java setup ## every operator on Spark against Spark SQL, with failures and rescaling: RUNS=10 SEED=1
+	@$(IN_ROOT) .venv/bin/python -m tests.spark.oracle_run --runs $(or $(RUNS),10) --seed $(or $(SEED),1) $(ARGS)
 
 hunt: java setup ## look for lost records under contention: RUNS=300
 	@$(IN_ROOT) .venv/bin/python -m tests.spark.hunt --runs $(or $(RUNS),300) --seed $(or $(SEED),1)

@@ -21,11 +21,10 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 import penstock as pen
-from penstock.engine.query import Query
-from penstock.errors import PenstockError
 from penstock.observe.events import EpochPublished, Event
 from tests.spark.matrix_data import Faults, batches_of_files
 from tests.spark.matrix_shapes import SHAPES, Shape
+from tests.spark.streams import take_jobs_away
 
 TIMEOUT_S = 180
 EPOCH = "150 ms"
@@ -146,26 +145,11 @@ class Run:
         while not reached.wait(0.02) and query.is_active:
             pass
         if end == "fail":
-            self._fail(query)
+            time.sleep(self._chance.random() * 0.2)  # a random moment
+            take_jobs_away(self._spark, query)
         else:
             query.stop()
         return in_flight
-
-    def _fail(self, query: Query) -> None:
-        """Takes Spark's jobs away from the query, in the middle of whatever it does, until it gives up."""
-        deadline = time.monotonic() + TIMEOUT_S
-        time.sleep(self._chance.random() * 0.2)  # a random moment
-        while query.is_active:
-            assert time.monotonic() < deadline, f"{self._case} hangs"
-            self._spark.sparkContext.cancelAllJobs()
-            _wait(query)
-
-
-def _wait(query: Query) -> None:
-    try:
-        query.await_termination(0.01)
-    except PenstockError:
-        return
 
 
 def main(arguments: list[str]) -> int:

@@ -8,6 +8,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +133,16 @@ def start_until(
     query = output.start(checkpoint, listeners=(milestone,), **options)
     milestone.wait(query)
     return query
+
+
+def take_jobs_away(spark: SparkSession, query: pen.Query) -> None:
+    """Cancels Spark's jobs, in the middle of whatever the query does, until it gives up."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while query.is_active:
+        assert time.monotonic() < deadline, "the query hangs"
+        spark.sparkContext.cancelAllJobs()
+        with suppress(pen.PenstockError):
+            query.await_termination(0.01)
 
 
 class Slow(pen.KeyedProcess):

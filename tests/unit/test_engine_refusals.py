@@ -92,7 +92,7 @@ def test_an_aggregate_of_another_meaning_is_refused(
     if fits:
         started(after)
     else:
-        with pytest.raises(CheckpointMismatch, match="operator totals .*incompatible .*computed: checkpoint has x"):
+        with pytest.raises(CheckpointMismatch, match=r"operator totals .*incompatible .*computed: checkpoint has x"):
             started(after)
 
 
