@@ -1,6 +1,6 @@
 """Chaos on real Spark: random pipelines, faults at random moments, and every record exactly once.
 
-    python -m tests.chaos [--runs N] [--first SEED] [--seed SEED]
+    python -m tests.chaos [--runs N] [--first SEED] [--seed SEED] [--shape NAME]
 
 One line per run. A run that fails keeps its folder, with the logs of its drivers, and says how to repeat it.
 """
@@ -8,6 +8,7 @@ One line per run. A run that fails keeps its folder, with the logs of its driver
 from __future__ import annotations
 
 import argparse
+import itertools
 import random
 import shutil
 import sys
@@ -17,6 +18,7 @@ from pathlib import Path
 from tests.chaos.drivers import Drivers
 from tests.chaos.run import Run
 from tests.chaos.schedule import schedule
+from tests.chaos.shapes import SHAPES
 
 
 def main(arguments: list[str]) -> int:
@@ -26,9 +28,11 @@ def main(arguments: list[str]) -> int:
         "--first", type=int, default=random.SystemRandom().randrange(10**6), help="seed of the first run"
     )
     parser.add_argument("--seed", type=int, help="one run only, with this seed")
+    parser.add_argument("--shape", choices=SHAPES, help="only seeds that choose this pipeline")
     parser.add_argument("--verbose", action="store_true", help="also the messages of queries that ended")
     options = parser.parse_args(arguments)
-    seeds = range(options.first, options.first + options.runs) if options.seed is None else [options.seed]
+    chosen = (seed for seed in itertools.count(options.first) if options.shape in (None, schedule(seed).shape))
+    seeds = list(itertools.islice(chosen, options.runs)) if options.seed is None else [options.seed]
     print(f"seeds {seeds[0]} to {seeds[-1]}", flush=True)
     with tempfile.TemporaryDirectory(prefix="penstock-chaos-", ignore_cleanup_errors=True) as place:
         drivers = Drivers(Path(place))

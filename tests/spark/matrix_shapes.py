@@ -125,7 +125,7 @@ def read(spark: SparkSession, folder: Path, source: str) -> pen.Stream:
     return pen.read(frame, name=source, event_time="ts", watermark=DISORDER_US / 1e6)
 
 
-def _check(faults: Faults, folder: Path, data: Input, sources: str = "abc", copies: int = 1) -> None:
+def check_table(faults: Faults, folder: Path, data: Input, sources: str = "abc", copies: int = 1) -> None:
     """The table of records, of those sources that reach it."""
     expected = [row for row in data.rows() if row["source"] in sources]
     check_records(faults, rows_in(folder), expected, data, folder / "checkpoint", copies)
@@ -137,7 +137,7 @@ class Shape:
 
     build: Callable[[SparkSession, Path, float], Sequence[pen.Output]]
     sources: tuple[str, ...] = ("a",)
-    checks: Callable[[Faults, Path, Input], None] = _check
+    checks: Callable[[Faults, Path, Input], None] = check_table
     pads: tuple[int, ...] = (0, 10)
     rows: int = ROWS
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -167,7 +167,7 @@ def with_windows(counted: pen.Stream, folder: Path, cost: float) -> Sequence[pen
 
 
 def _windows_checks(faults: Faults, folder: Path, data: Input) -> None:
-    _check(faults, folder, data)
+    check_table(faults, folder, data)
     check_windows(faults, rows_in(folder, WINDOWS), data.rows())
 
 
@@ -211,7 +211,7 @@ def _broadcast(spark: SparkSession, folder: Path, cost: float) -> Sequence[pen.O
 
 def _rules_checks(faults: Faults, folder: Path, data: Input) -> None:
     """B9: a record sees each broadcast row of its micro-batch and of those before exactly once."""
-    _check(faults, folder, data, "a")
+    check_table(faults, folder, data, "a")
     batch_of = data.batches(folder / "checkpoint")
     rules = Counter(batch for (source, _), batch in batch_of.items() if source == "r")
     for row in rows_in(folder):
@@ -232,7 +232,7 @@ def _half_empty(spark: SparkSession, folder: Path, cost: float) -> Sequence[pen.
 
 
 def _half_empty_checks(faults: Faults, folder: Path, data: Input) -> None:
-    _check(faults, folder, data, "a")
+    check_table(faults, folder, data, "a")
 
 
 def _keyed_stages(spark: SparkSession, folder: Path, cost: float) -> Sequence[pen.Output]:
@@ -257,7 +257,7 @@ def _several_outputs(spark: SparkSession, folder: Path, cost: float) -> Sequence
 
 
 def _several_outputs_checks(faults: Faults, folder: Path, data: Input) -> None:
-    _check(faults, folder, data)
+    check_table(faults, folder, data)
     even = [row for row in data.rows() if row["number"] % 2 == 0]
     found = rows_in(folder, "shop.even")
     faults.lost += max(0, len(even) - len(found))
@@ -274,7 +274,7 @@ SHAPES: dict[str, Shape] = {
     "union": Shape(_union, ("a", "b", "c"), _windows_checks),
     "keyed_broadcast": Shape(_keyed_broadcast, ("a", "r"), _keyed_broadcast_checks),
     "broadcast": Shape(_broadcast, ("a", "r"), _rules_checks),
-    "two_edges": Shape(_two_edges, checks=lambda faults, folder, data: _check(faults, folder, data, copies=2)),
+    "two_edges": Shape(_two_edges, checks=lambda faults, folder, data: check_table(faults, folder, data, copies=2)),
     "keyed_stages": Shape(_keyed_stages, stages=_keyed_stages_parallelism),
     "half_empty_union": Shape(_half_empty, ("a", "b", "c"), _half_empty_checks),
     "several_outputs": Shape(_several_outputs, checks=_several_outputs_checks),
