@@ -6,15 +6,16 @@ import random
 
 import pytest
 
-from penstock.channel.barrier import MAX_SLICE_ROWS, STEP_TARGET_S, Slicer
+from penstock.channel.barrier import MAX_SLICE_ROWS, STEP_SHARE, STEP_TARGET_S, Slicer
 
-FOREVER = float("inf")
+NEAR_S = STEP_TARGET_S / STEP_SHARE
+"""From here on a step may last as long as it should near the barrier."""
 
 
 def sizes(slicer: Slicer, steps: int, step_s: float, row_s: float, chance: random.Random | None = None) -> list[int]:
     taken = []
     for _ in range(steps):
-        rows = slicer.rows(FOREVER)
+        rows = slicer.rows(NEAR_S)
         noise = 1.0 if chance is None else chance.uniform(0.7, 1.3)
         slicer.observe(rows, (step_s + row_s * rows) * noise)
         taken.append(rows)
@@ -41,10 +42,22 @@ def test_a_row_that_becomes_dear_is_believed_at_once() -> None:
     """A4."""
     slicer = Slicer()
     sizes(slicer, 20, 0.0, 0.00001)
-    assert slicer.rows(FOREVER) > 1000
-    before = slicer.rows(FOREVER)
+    assert slicer.rows(NEAR_S) > 1000
+    before = slicer.rows(NEAR_S)
     slicer.observe(before, before * 0.001)
-    assert slicer.rows(FOREVER) <= 20
+    assert slicer.rows(NEAR_S) <= 20
+
+
+def test_far_from_the_barrier_a_step_takes_a_tenth_of_the_time_that_is_left() -> None:
+    """A4: rows may cost ten times what they did, and the step still ends before the barrier."""
+    slicer = Slicer(row_cost_s=0.0001)
+    assert [slicer.rows(left_s) for left_s in (2.0, 0.5, 0.2, 0.05, 0.01, 0.0)] == [2000, 500, 200, 200, 100, 50]
+
+
+def test_without_a_barrier_steps_are_as_large_as_they_may_be() -> None:
+    """A3."""
+    assert Slicer(row_cost_s=0.001).rows(float("inf")) == MAX_SLICE_ROWS
+    assert sizes(Slicer(), 30, 0.0, 0.0)[-1] == MAX_SLICE_ROWS
 
 
 def test_nothing_is_larger_than_the_largest_slice() -> None:

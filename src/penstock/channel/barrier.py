@@ -10,7 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 STEP_TARGET_S = 0.02
-"""A step should last about this long: short against a 50 ms overshoot (A4), long against the cost of making one."""
+"""Near the barrier a step should last about this long: short against a 50 ms overshoot (A4), long against the cost of
+making one."""
+STEP_SHARE = 0.1
+"""Far from the barrier it may last this share of what is left: it then ends in time even if its rows cost ten times
+what they did. The more rows of a key meet in a step, the fewer calls and lookups there are."""
 STEP_MIN_S = 0.005
 """The last step before the barrier is not cut smaller than this; making a step costs about 1 ms."""
 FIRST_SLICE_ROWS = 16
@@ -62,10 +66,11 @@ class Slicer:
         self._step_s = 0.0
 
     def rows(self, left_s: float) -> int:
+        """With so much time until the barrier, infinity if there is none."""
         if self.row_cost_s is None:
             return self._limit
-        affordable = min(STEP_TARGET_S, max(left_s, STEP_MIN_S)) / max(self.row_cost_s, 1e-9)
-        return max(1, min(int(affordable), self._limit))
+        step_s = max(min(STEP_TARGET_S, left_s), STEP_MIN_S, STEP_SHARE * left_s)
+        return max(1, int(min(step_s / max(self.row_cost_s, 1e-9), self._limit)))
 
     def observe(self, rows: int, elapsed_s: float) -> None:
         """A dearer row is believed at once, a cheaper one slowly: overshooting is worse than one more step."""

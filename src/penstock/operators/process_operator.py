@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.channel.barrier import Slicer
+from penstock.channel.barrier import STEP_TARGET_S, Slicer
 from penstock.errors import OperatorFailed
 from penstock.operators.base import (
     MAIN_STATE,
@@ -234,7 +234,7 @@ class KeyedCode:
                 by_time = np.argsort(read.keys.column(0).to_numpy(), kind="stable")
                 again, done = False, 0
                 while done < len(by_time) and not again:
-                    rows = by_time[done : done + self._slicer.rows(float("inf"))]
+                    rows = by_time[done : done + self._slicer.rows(STEP_TARGET_S)]
                     chunk, started = read.take(np.sort(rows)), perf_counter()
                     emitted, again = self._fire_chunk(chunk, time, int(until.max()), event=event)
                     line.remove(chunk)
