@@ -13,6 +13,12 @@ from benchmarks.measure import Measured, best
 from benchmarks.verdict import Verdicts
 
 ROWS = 500_000
+PEERS_STORES: dict[peers.KeyedPython, tuple[peers.StateStore, ...]] = {
+    "applyInPandasWithState": ("in-memory", "rocksdb-changelog"),
+    # These two work with RocksDB only.
+    "transformWithState": ("rocksdb-changelog",),
+    "transformWithStateInPandas": ("rocksdb-changelog",),
+}
 
 
 def aggregates(spark: SparkSession, verdicts: Verdicts) -> None:
@@ -74,18 +80,12 @@ def processes(spark: SparkSession, verdicts: Verdicts) -> None:
             ]
         )
         # As many rows per key and batch as ours has: the peers are too slow for batches of the same size.
-        few = data.generate(Path(folder) / "few", files=3, rows_per_file=20_000, keys=4_000)
+        few = data.generate(Path(folder) / "few", files=3, rows_per_file=50_000, keys=10_000)
         theirs = {
-            api: best(
-                [
-                    peers.best_of(peers.keyed_python, spark, few, api=api, store=store)
-                    for store in ("in-memory", "rocksdb-changelog")
-                    if not (api != "applyInPandasWithState" and store == "in-memory")
-                ]
-            )
-            for api in ("applyInPandasWithState", "transformWithStateInPandas")
+            api: best([peers.best_of(peers.keyed_python, spark, few, api=api, store=store) for store in stores])
+            for api, stores in PEERS_STORES.items()
         }
     verdicts.note(f"100,000 keys: {mine}")
     for api, measured in theirs.items():
-        verdicts.note(f"4,000 keys: {measured}")
+        verdicts.note(f"10,000 keys: {measured}")
         verdicts.at_least(f"to {api}", mine.rows_per_s / measured.rows_per_s, 20, "×")
