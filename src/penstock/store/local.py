@@ -88,8 +88,9 @@ class LocalStore:
                 if not full.parent.is_dir():
                     _synced_folders.discard(full.parent)
                 self._make_folder(full.parent)
-                there = origin.local_path(path) if link else None
-                if there is None or not _linked(Path(there), full):
+                # Another store's copy on this disk is no file of ours: nobody has compared or synced its bytes.
+                there = origin.root / check_path(path) if link and isinstance(origin, LocalStore) else None
+                if there is None or not _linked(there, full):
                     self._copy(reader, full)
                 sync_folder(full.parent)
         finally:
