@@ -221,6 +221,26 @@ def test_a_copy_that_goes_between_finding_and_mapping_is_fetched_again(
     assert value_in(bucket, checksum) == 1
 
 
+def test_where_copies_go_as_quickly_as_they_come_files_are_read_without(
+    places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B12: many processes with a cache smaller than what they read."""
+    bucket = places.bucket()
+    checksum = write_rows(bucket, 1)
+    real = type(bucket).local_path
+
+    def and_then_gone(self: Store, path: str) -> str | None:
+        found = real(self, path)
+        Path(found or "").unlink()
+        return found
+
+    monkeypatch.setattr(type(bucket), "local_path", and_then_gone)
+    assert value_in(bucket, checksum) == 1
+    bucket.delete([FILE])
+    with pytest.raises(MissingFile, match=FILE):
+        value_in(bucket, checksum)
+
+
 # -- what can go wrong -------------------------------------------------------------------------------------------------
 
 _READER = f"""

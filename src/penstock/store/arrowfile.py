@@ -39,6 +39,8 @@ __all__ = ["ArrowFile", "ArrowFileWriter", "BatchInfo", "Compression", "FileInfo
 _END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 # Spark already runs a task per core; (de)compressing in more threads would only make them wait for each other.
 _READ_OPTIONS = pa.ipc.IpcReadOptions(use_threads=False)
+_MAP_TRIES = 2
+"""Where copies do not fit beside each other, the next one may be gone as quickly."""
 _TAIL_GUESS_BYTES = 32 << 10  # holds the index of most files, so that opening one costs one read
 
 # Batches of memory-mapped files that this process has verified: (store, path, file checksum, time of the file on this
@@ -337,7 +339,8 @@ class ArrowFile:
         return bytes(target)
 
     def _map_file(self) -> pa.Buffer | None:
-        for last_try in (False, True):
+        """None: the file cannot be mapped, and is read where it is."""
+        for _ in range(_MAP_TRIES):
             local = self._store.local_path(self._path)
             if local is None:
                 return None
@@ -345,11 +348,11 @@ class ArrowFile:
                 self._written_ns = Path(local).stat().st_mtime_ns
                 with pa.memory_map(local) as file:
                     return file.read_buffer()
+            except FileNotFoundError:
+                continue  # a copy may have gone since we asked for it: room was needed
             except OSError as error:
-                # A copy may have gone since we asked for it: room was needed.
-                if last_try or not isinstance(error, FileNotFoundError):
-                    raise storage_failed(local, error) from error
-        raise AssertionError("the last try returns or raises")
+                raise storage_failed(local, error) from error
+        return None
 
     def _verify(self, what: str, data: Any, wanted: str) -> None:
         got = checksum_of(data)
