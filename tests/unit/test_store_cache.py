@@ -194,6 +194,32 @@ def test_a_file_larger_than_the_cache_is_read_without_it(places: Places, server:
         assert files_in(places.folder / "small") == []
 
 
+@pytest.mark.parametrize("bound", [10, 0])
+def test_batches_that_were_read_without_a_copy_take_no_memory(places: Places, bound: int) -> None:
+    """D6: state of any size passes; its batches are kept until the epoch ends."""
+    batch = pa.record_batch({"n": np.arange(100_000)})
+    writer = ArrowFileWriter(places.bucket(), FILE, batch.schema, kind="state")
+    for _ in range(5):
+        writer.write(batch, np.zeros(batch.num_rows, np.int64))
+    checksum = writer.close().checksum
+    small = places.bucket(cache=Cache(places.folder / "small", bound))
+    before = pa.total_allocated_bytes()
+    with ArrowFile(small, FILE, checksum, mapped=True) as file:
+        kept = [file.read_batch(number) for number in range(5)]
+        assert pa.total_allocated_bytes() - before < batch.nbytes
+    assert files_in(places.folder / "small") == []
+    assert all(part.equals(batch) for part in kept)
+
+
+def test_batches_stay_in_memory_when_the_disk_is_full(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+    """B12."""
+    checksum = write_rows(places.bucket(), 1)
+    small = places.bucket(cache=Cache(places.folder / "small", 0))
+    monkeypatch.setattr(os, "write", full)
+    assert value_in(small, checksum) == 1
+    assert files_in(places.folder / "small") == []
+
+
 def test_a_mapped_file_may_go(places: Places) -> None:
     bucket = places.bucket(cache=Cache(places.folder / "small", 3000))
     checksum = write_rows(bucket, 1)

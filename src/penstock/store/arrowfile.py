@@ -146,7 +146,8 @@ class ArrowFile:
     """An open file: its index is read and verified at once, its batches when asked for.
 
     With `mapped`, batches of a file on a local disk are memory-mapped, and verified once per process; batches of an
-    uncompressed file then cost no copy. Otherwise compressed batches are read through `buffer`.
+    uncompressed file then cost no copy. Where there is nothing to map, they are put down when they have been read, so
+    that many of them may be kept. Otherwise compressed batches are read through `buffer`.
     """
 
     def __init__(
@@ -158,7 +159,7 @@ class ArrowFile:
         mapped: bool = False,
         buffer: ReadBuffer | None = None,
     ) -> None:
-        self._store, self._path = store, path
+        self._store, self._path, self._mapped = store, path, mapped
         self._reader: FileReader
         self._own_buffer = ReadBuffer() if buffer is None else None
         self._buffer = buffer or self._own_buffer
@@ -243,7 +244,7 @@ class ArrowFile:
         message = pa.allocate_buffer(info.length)
         self._reader.read_into(info.offset, memoryview(message))
         self._verify(f"batch {number}", message, info.checksum)
-        return self._decode(number, message)
+        return self._decode(number, self._store.put_down(message) if self._mapped else message)
 
     def _read_through_buffer(self, number: int) -> pa.RecordBatch:
         """The schema goes before the batch: only a stream can be decompressed without threads."""

@@ -22,6 +22,7 @@ from typing import Any, cast
 from urllib.parse import urlsplit
 
 import obstore
+import pyarrow as pa
 from obstore import exceptions
 from obstore.store import from_url
 
@@ -225,6 +226,9 @@ class ObjectStore:
 
     def drop_copy(self, path: str) -> bool:
         return self._cache.drop(self._where(path))
+
+    def put_down(self, data: pa.Buffer) -> pa.Buffer:
+        return self._cache.put_down(data)
 
     def _key(self, path: str) -> str:
         _refuse_forked({self._process}, self._bucket)

@@ -56,7 +56,7 @@ def _failed(where: str, error: Exception, cause: str, next_step: str) -> Storage
 
 
 class ObjectReader:
-    """Reads at any offset, from any thread; keeps what came with the last request."""
+    """Reads at any offset, from any thread; keeps what came with the last request and was not asked for yet."""
 
     def __init__(self, client: Any, key: str, where: str) -> None:
         self._client, self._key, self._where = client, key, where
@@ -82,6 +82,8 @@ class ObjectReader:
             start = offset - self._begin
             target.cast("B")[:] = self._block[start : start + length]
             self._next = offset + length
+            if self._begin and self._next == self._begin + self._block.nbytes:
+                self._block = memoryview(b"")  # read to its end: many files are open at once
 
     def close(self) -> None:
         self._block = memoryview(b"")
