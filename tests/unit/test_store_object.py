@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -261,6 +262,52 @@ def test_later_lines_are_written_by_themselves(bucket: objects.ObjectStore, monk
     assert timer is not None
     timer.join()
     assert bucket._get("log") == b"1\n2\n"
+
+
+def test_lines_are_written_though_once_no_thread_could_be_started(
+    bucket: objects.ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python refuses new threads when there are too many, and when the process is ending."""
+
+    def refused(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("penstock.store.lines.FLUSH_S", 0.01)
+    bucket.append("log", b"1")
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refused)
+        assert bucket.append("log", b"2") == 4
+    bucket.append("log", b"3")
+    timer = bucket._logs._timer
+    assert timer is not None
+    timer.join()
+    assert bucket._get("log") == b"1\n2\n3\n"
+
+
+_LAST_WORDS = """
+import atexit, threading
+def last_words():
+    def refused(self):
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+    threading.Thread.start = refused
+    for line in (b"3", b"4"):
+        store.append("log", line)
+atexit.register(last_words)
+from penstock.store import open_store
+store = open_store("s3://bucket/checkpoint")
+for line in (b"1", b"2"):
+    store.append("log", line)
+"""
+
+
+def test_lines_of_a_process_that_is_ending_are_written_without_noise(
+    places: Places, server: BucketServer, tmp_path: Path
+) -> None:
+    """Also those of whoever says something after the logs were closed."""
+    environment = {**os.environ, **server.environment, "PENSTOCK_CACHE": str(tmp_path / "cache")}
+    ended = subprocess.run([sys.executable, "-c", _LAST_WORDS], env=environment, capture_output=True, check=True)
+    assert (ended.stdout, ended.stderr) == (b"", b"")
+    assert places.bucket().read("log") == b"1\n2\n3\n4\n"
 
 
 def test_a_new_driver_goes_on_with_the_log_of_the_old_one(places: Places) -> None:

@@ -97,10 +97,10 @@ def _refuse_forked(used_by: set[int], where: str) -> None:
 
 
 @atexit.register
-def _flush_logs() -> None:
+def _close_logs() -> None:
     for (process, _), store in list(_stores.items()):
         if process == os.getpid():
-            store.flush_logs()
+            store.close_logs()
 
 
 class ObjectStore:
@@ -196,6 +196,10 @@ class ObjectStore:
     def flush_logs(self) -> None:
         """Writes appended lines now that would be written soon."""
         self._logs.flush()
+
+    def close_logs(self) -> None:
+        """The process is ending: no timer will write lines any more."""
+        self._logs.close()
 
     def open_writer(self, path: str) -> ObjectWriter:
         """As `Store.open_writer`; a name that another process took is noticed by `close`."""
