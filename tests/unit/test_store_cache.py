@@ -354,6 +354,24 @@ def test_a_full_disk_takes_the_copies_before_a_write_fails(places: Places, monke
     assert bucket.read("state/2") == b"x"
 
 
+def test_a_disk_too_full_for_a_new_file_gives_its_copies_up_first(
+    places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket = places.bucket()
+    write_rows(bucket, 1)
+    real, copies = io.FileIO, files_in(places.folder / "cache")
+
+    def opened(path: Path, mode: str) -> io.FileIO:
+        if any(copy.exists() for copy in copies):
+            full()
+        return real(path, mode)
+
+    monkeypatch.setattr("penstock.store.cache.io.FileIO", opened)
+    write_rows(bucket, 2, "state/2")
+    assert copies
+    assert bucket.exists("state/2")
+
+
 def test_a_disk_that_stays_full_is_a_storage_failure(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = places.bucket().open_writer("state/2")
     with monkeypatch.context() as patch:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -224,6 +225,45 @@ def test_inside_one_bucket_no_bytes_travel_when_a_file_is_adopted(places: Places
     target.adopt("state/1", origin)
     assert dict(server.counts()) == {"BEGIN": 1, "COPY": 1, "COMPLETE": 1}
     assert target.read("state/1") == b"x" * 1000
+
+
+def test_a_file_too_large_for_the_stores_own_copy_is_read_and_written(
+    places: Places, server: BucketServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B14: S3 copies at most 5 GiB in one request."""
+    monkeypatch.setattr(objects, "COPY_BYTES_MAX", 500)
+    server.copy_bytes_max = 500
+    origin, target = places.bucket("origin"), places.bucket("target")
+    for path, size in (("state/1", 501), ("state/2", 500)):
+        write(origin, path, b"x" * size)
+        server.requests.clear()
+        target.adopt(path, origin)
+        assert target.read(path) == b"x" * size
+        assert bool(server.asked("PUT")) == (size > 500)
+        with pytest.raises(AlreadyExists):
+            target.adopt(path, origin)
+
+
+def test_a_copy_that_fails_for_another_reason_fails(places: Places, server: BucketServer) -> None:
+    origin, target = places.bucket("origin"), places.bucket("target")
+    write(origin, "state/1", b"x")
+    server.copy_bytes_max = 0
+    with pytest.raises(StorageFailed, match="state/1"):
+        target.adopt("state/1", origin)
+    assert not target.exists("state/1")
+
+
+def test_a_failure_below_the_client_is_a_storage_failure(
+    bucket: objects.ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B12: whatever the client passes on as it came."""
+
+    def broken(*_: object, **__: object) -> None:
+        raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
+
+    monkeypatch.setattr("obstore.put", broken)
+    with pytest.raises(StorageFailed, match="state/1: Connection reset"):
+        bucket.create("state/1", b"x")
 
 
 def test_a_copy_whose_answer_was_lost_can_be_made_again(places: Places, server: BucketServer) -> None:

@@ -92,11 +92,15 @@ class Cache:
 
     def spool(self) -> Spool:
         """A new file to write to; `keep` makes a copy of it. Raises: `StorageFailed`."""
-        try:
-            path = self._subfolder("temp") / uuid.uuid4().hex
-            return Spool(path, io.FileIO(path, "x+"), self)
-        except OSError as error:
-            raise storage_failed(str(self._folder), error) from error
+        for last_try in (False, True):
+            try:
+                path = self._subfolder("temp") / uuid.uuid4().hex
+                return Spool(path, io.FileIO(path, "x+"), self)
+            except OSError as error:
+                if last_try or error.errno not in _NO_ROOM:
+                    raise storage_failed(str(self._folder), error) from error
+                self.make_room()
+        raise AssertionError("the last try returns or raises")
 
     def put_down(self, data: pa.Buffer) -> pa.Buffer:
         """The same bytes in a file without a name, mapped: the system may take their memory. On a full disk they stay

@@ -37,6 +37,8 @@ MAPPED_FOLDER = "state/"
 """Read again in every epoch. Segments are read once, and only in part: no copies of them."""
 PUT_BYTES_MAX = 32 << 20
 """Larger files are sent in parts; these cannot be refused by name, so we look before."""
+COPY_BYTES_MAX = 5 << 30
+"""S3 copies no more in one request; what such a request refuses is read and written."""
 LOG_BYTES_MAX = 1 << 20
 """Each flush of a log writes all of it."""
 _WRITER = "penstockwriter"
@@ -323,7 +325,7 @@ class ObjectStore:
             spool.discard()
 
     def _copy(self, path: str, origin: ObjectStore) -> bool:
-        """False for another bucket, and where the store has no copy that never overwrites."""
+        """False for another bucket, a file that is too large, and where the store has no copy that never overwrites."""
         if origin._bucket != self._bucket:
             return False
         with as_storage_failed(self._where(path)):
@@ -343,6 +345,10 @@ class ObjectStore:
                     path=self._where(path),
                 ) from error
             except exceptions.NotSupportedError:
+                return False
+            except exceptions.BaseError:
+                if obstore.head(self._client, origin._key(path))["size"] <= COPY_BYTES_MAX:
+                    raise
                 return False
             return True
 

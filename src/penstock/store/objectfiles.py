@@ -48,6 +48,8 @@ def as_storage_failed(where: str) -> Iterator[None]:
         cause = "the object store cannot be reached, or refused the operation after several tries"
         step = "check endpoint, region and network, then start again: nothing published was lost"
         raise _failed(where, error, cause, step) from error
+    except OSError as error:
+        raise storage_failed(where, error) from error
 
 
 def _failed(where: str, error: Exception, cause: str, next_step: str) -> StorageFailed:
