@@ -67,6 +67,7 @@ class BucketServer:
         self.folder, self.latency_s, self.page = folder, latency_s, page
         self.fault: Fault = lambda _: None
         self.knows_conditions = True
+        self.copy_bytes_max = 5 << 30
         self.requests: list[Request] = []
         self._lock = threading.Lock()
         self._server = _Server(("127.0.0.1", 0), _Handler)
@@ -197,6 +198,8 @@ class BucketServer:
         source = self._path(bucket, key)
         if not source.is_file():
             return Answer(404, _error("NoSuchKey"))
+        if source.stat().st_size > self.copy_bytes_max:
+            return Answer(400, _error("InvalidRequest"))
         self._part(query, source.read_bytes())
         return Answer(200, f"<CopyPartResult><ETag>{escape(_etag(source))}</ETag></CopyPartResult>".encode())
 

@@ -13,7 +13,13 @@ from hypothesis import strategies as st
 
 import penstock as pen
 from penstock.errors import OperatorFailed
+from penstock.operators.base import MAIN_STATE, OperatorContext
+from penstock.operators.batch_process import SliceProcess
+from penstock.protocol.keygroups import KeyGroupRange
+from penstock.state.keyed import KeyedState
+from penstock.store import MemoryStore
 from penstock.testing import Harness, stream_of
+from tests.unit.operator_harness import records
 
 SCHEMA = pa.schema([("user", pa.string()), ("amount", pa.int64())])
 
@@ -52,6 +58,41 @@ def test_columns_of_state_follow_their_keys(batches: list[Any], steps: int | Non
     assert {row["user"]: row["total"] for row in harness.state("totals")} == {
         user: total for user, total in totals.items() if total
     }
+
+
+class Reusing(pen.BatchProcess):
+    """Computes into the same memory in every call, and gives it away as state and as output."""
+
+    output = pa.schema([("k", pa.int64()), ("total", pa.int64())])
+    total = pen.value(pa.int64())
+    moment = pen.value(pa.timestamp("us"))
+
+    def open(self) -> None:
+        self.buffer = np.zeros(8, np.int64)
+
+    def process(self, batch: pa.RecordBatch, keys: Any, state: Any) -> Any:
+        total = self.buffer[: keys.count]
+        total[:] = state.total.fill_null(0).to_numpy()
+        np.add.at(total, keys.numbers, batch["v"].to_numpy())
+        state.total, state.moment = pa.array(total), pa.chunked_array([pa.array(total)])
+        return pa.record_batch({"k": keys.batch["k"], "total": pa.array(total)})
+
+
+def test_memory_that_user_code_uses_again_changes_neither_state_nor_output() -> None:
+    """D3."""
+    schema = pa.schema([("k", pa.int64()), ("v", pa.int64())])
+    spec = SliceProcess.declare("totals", schema, ("k",), Reusing, resolve=pa.type_for_alias)
+    state = KeyedState.open(MemoryStore(), [], KeyGroupRange(0, 8), spec.state_tables[MAIN_STATE], 8)
+    operator = spec.build(OperatorContext({MAIN_STATE: state}))
+    batches = [pa.record_batch([[k], [v]], schema=schema) for k, v in ((1, 10), (2, 20), (1, 1))]
+    output = [part for batch in batches for part in operator.process(records(batch, ["k"]))]
+    assert [part.to_pydict() for part in output] == [
+        {"k": [1], "total": [10]}, {"k": [2], "total": [20]}, {"k": [1], "total": [11]},
+    ]  # fmt: skip
+    stored = pa.Table.from_batches(state.scan())
+    totals = dict(zip(stored["k"].to_pylist(), stored["total"].to_pylist(), strict=True))
+    assert totals == {1: 11, 2: 20}
+    assert stored["moment"].cast(pa.int64()).to_pylist() == stored["total"].to_pylist()
 
 
 class Recent(pen.BatchProcess):

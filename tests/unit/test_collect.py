@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from penstock.engine.checkpoints import DATA_FOLDERS, Checkpoints
+from penstock.engine.checkpoints import DATA_FOLDERS, Checkpoints, manifest_path
 from penstock.engine.collect import LEFTOVER_S, SWEEP_EVERY, Collector
 from penstock.errors import Fenced, StorageFailed
 from penstock.protocol.garbage import file_path, written_for
@@ -269,6 +269,32 @@ def test_an_unreadable_manifest_is_read_again_and_its_files_are_spared_until_the
         world.assert_nothing_needed_is_gone()
         world.collect()
     assert len(world.retained()) == 2
+
+
+def test_a_manifest_that_went_after_it_was_listed_holds_nothing_back() -> None:
+    """B13: the driver before this one may still be retiring checkpoints."""
+
+    class Racing(Checkpoints):
+        left = 1
+
+        def ids(self) -> list[CheckpointId]:
+            found = super().ids()
+            if self.left:
+                self.left -= 1
+                self.store.delete([manifest_path(found[-1])])
+            return found
+
+    world = World(MemoryStore(), seed=3)
+    for _ in range(4):
+        world.epoch()
+        world.collect()
+    world.checkpoints = Racing(world.store)
+    world.begin(retain=2)
+    for _ in range(9):
+        world.epoch()
+        world.collect()
+    needed = set().union(*(manifest.files() for manifest in world.retained()))
+    assert {path for path in world.there() if "-g1-" in path} <= needed
 
 
 def test_the_name_of_a_takeover_stays_taken() -> None:

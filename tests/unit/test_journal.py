@@ -63,3 +63,30 @@ def test_a_crash_while_a_piece_is_put_away_loses_nothing(store, monkeypatch):
         append_line(store, line(number), PIECE)
     assert sorted(set(numbers(store))) == list(range(25))
     assert len(store.read(EVENTS)) < PIECE
+
+
+@pytest.mark.parametrize("lines", [9, 10 * OLDER_MAX + 9])
+@pytest.mark.parametrize("more", [1, 2])
+@pytest.mark.parametrize("moment", range(1, 5))
+def test_a_piece_that_is_put_away_while_the_history_is_read_is_neither_missed_nor_missing(
+    store, monkeypatch, lines, more, moment
+):
+    """With the most pieces that there may be, the oldest one goes at the same time."""
+    for number in range(lines):
+        append_line(store, line(number), PIECE)
+    calls = iter(range(1, 100))
+
+    def then(original):
+        def call(*arguments):
+            if next(calls) == moment:
+                for number in range(lines, lines + more):
+                    append_line(store, line(number), PIECE)
+            return original(*arguments)
+
+        return call
+
+    for name in ("list", "exists", "read"):
+        monkeypatch.setattr(store, name, then(getattr(store, name)))
+    read = numbers(store)
+    assert read in (list(range(read[0], lines + more)), list(range(read[0], lines)))
+    assert read[0] in ((0,) if lines == 9 else (0, 10))

@@ -174,6 +174,41 @@ def test_quantiles_of_no_values_are_null_and_nan_does_not_count() -> None:
     assert {row["k"]: row["q"] for row in emitted} == {1: None, 2: [7.0]}
 
 
+class Reusing(pen.UserAggregate):
+    """Computes into the same memory in every call, and gives it away."""
+
+    state = {"total": pa.int64(), "moment": pa.timestamp("us")}  # noqa: RUF012
+    output = pa.int64()
+
+    def __init__(self) -> None:
+        self.buffer = np.zeros(8, np.int64)
+
+    def update(self, rows: pa.RecordBatch, groups: Groups) -> Any:
+        return self._total(rows["n"].to_numpy(), groups)
+
+    def merge(self, states: pa.RecordBatch, groups: Groups) -> Any:
+        return self._total(states["total"].to_numpy().copy(), groups)
+
+    def result(self, states: pa.RecordBatch) -> Any:
+        self.buffer[: len(states)] = states["moment"].cast(pa.int64()).to_numpy()
+        return pa.array(self.buffer[: len(states)])
+
+    def _total(self, values: Any, groups: Groups) -> Any:
+        total = self.buffer[: groups.count]
+        total[:] = np.bincount(groups.ids, values, groups.count)
+        return {"total": total, "moment": pa.array(total)}
+
+
+def test_memory_that_a_user_s_aggregate_uses_again_changes_neither_parts_nor_results() -> None:
+    """D2."""
+    schema = pa.schema([("k", pa.int64()), ("n", pa.int64())])
+    spec = RunningAggregate("a", schema, ("k",), {"one": (one := Reusing()), "other": one})
+    slices = [pa.record_batch([[k], [n]], schema=schema) for k, n in ((1, 10), (2, 20), (1, 1))]
+    first, second = run_epochs(spec, ["k"], [(1, slices), (1, slices)])
+    assert sorted(map(tuple, (row.values() for row in first))) == [(1, 11, 11), (2, 20, 20)]
+    assert sorted(map(tuple, (row.values() for row in second))) == [(1, 22, 22), (2, 40, 40)]
+
+
 class Broken(Range):
     """Gives what `answer` makes."""
 

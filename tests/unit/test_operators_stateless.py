@@ -56,6 +56,29 @@ def test_output_is_put_in_order_and_cast_where_nothing_is_lost(function: Callabl
     assert map_batches(function) == DOUBLED
 
 
+def test_memory_that_a_function_uses_again_does_not_change_what_it_gave() -> None:
+    """Rows wait together to be written, those of several calls too."""
+    buffer = np.zeros(1, np.int32)
+
+    def one_by_one(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        for row in range(batch.num_rows):
+            buffer[0] = batch["amount"][row].as_py()
+            yield pa.record_batch({"user": batch["user"].slice(row, 1), "double": pa.array(buffer)})
+
+    outputs = [part for call in range(2) for part in _parts(one_by_one, [call, call + 2])]
+    assert [part["double"].to_pylist() for part in outputs] == [[0], [2], [1], [3]]
+
+
+def test_columns_that_a_function_passes_on_are_not_copied() -> None:
+    (output,) = _parts(lambda batch: doubled(batch.slice(1)), [1, 2])
+    assert output["user"].buffers()[2].address == BATCH["user"].buffers()[2].address
+
+
+def _parts(function: Callable[..., Any], amounts: list[int]) -> list[pa.RecordBatch]:
+    batch = pa.record_batch([BATCH["user"].slice(0, len(amounts)), amounts], schema=INPUT)
+    return list(MapBatches("m", function, INPUT, OUTPUT).build(OperatorContext()).process(Records(batch, np.zeros(2))))
+
+
 def test_a_function_may_drop_everything() -> None:
     assert map_batches(lambda batch: doubled(batch).slice(0, 0)) == []
     assert map_batches(lambda batch: []) == []

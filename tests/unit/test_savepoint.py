@@ -30,7 +30,8 @@ from penstock.observe.events import (
     SavepointTaken,
     decode_events,
 )
-from penstock.store import LocalStore, MemoryStore, open_store
+from penstock.store import LocalStore, MemoryStore, Store, open_store
+from penstock.store.staging import MARKER
 from penstock.testing.inline import InlineRun
 from tests.unit.engine_jobs import (
     FakeClock,
@@ -292,6 +293,81 @@ def test_a_savepoint_that_fails_and_cannot_be_cleaned_up_ends_all_the_same(
     assert released
     with pytest.raises(StorageFailed, match="the store is down"):
         job.result(0)
+
+
+def two_jobs(tmp_path: Path, clock: FakeClock, table: str, target: Store) -> tuple[SavepointJob, SavepointJob]:
+    """Of two queries, into one place that is not a local folder."""
+    jobs = []
+    for name in ("one", "other"):
+        with_rows_in_flight(tmp_path / name, clock, f"{table}-{name}")
+        checkpoints = Checkpoints(LocalStore(tmp_path / name))
+        jobs.append(SavepointJob(checkpoints.newest(), checkpoints.store, target, target.url))
+    return jobs[0], jobs[1]
+
+
+def finish(job: SavepointJob) -> None:
+    while not job.done:
+        job.step()
+
+
+def test_where_a_savepoint_is_being_written_another_one_is_refused_and_deletes_nothing(
+    tmp_path: Path, clock: FakeClock, table: str
+) -> None:
+    """B14."""
+    target = MemoryStore()
+    one, other = two_jobs(tmp_path, clock, table, target)
+    one.step()
+    finish(other)
+    assert isinstance(other.error, SavepointRefused)
+    assert MARKER in str(other.error)
+    finish(one)
+    assert Checkpoints(target).newest() == one.manifest
+    assert len(target.list("")) == one.result(0).files + len(target.list("source")) + 1
+    Checkpoints(target).verify_files(one.manifest)
+
+
+@pytest.mark.parametrize("finished", [False, True])
+def test_a_savepoint_that_was_begun_since_the_first_look_is_noticed(
+    tmp_path: Path, clock: FakeClock, table: str, monkeypatch: pytest.MonkeyPatch, finished: bool
+) -> None:
+    """B14."""
+    target = MemoryStore()
+    one, other = two_jobs(tmp_path, clock, table, target)
+    original, left = MemoryStore.create, [one]
+
+    def create(self: MemoryStore, path: str, data: bytes) -> None:
+        if path == MARKER and left:
+            begun = left.pop()
+            finish(begun) if finished else begun.step()
+        original(self, path, data)
+
+    monkeypatch.setattr(MemoryStore, "create", create)
+    finish(other)
+    assert isinstance(other.error, SavepointRefused)
+    finish(one)
+    assert not target.exists(MARKER)
+    Checkpoints(target).verify_files(one.manifest)
+
+
+def test_a_savepoint_that_fails_removes_what_it_has_written_and_nothing_else(
+    tmp_path: Path, clock: FakeClock, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B12, B14: also the manifest, when its answer was lost."""
+    target = MemoryStore()
+    job, _ = two_jobs(tmp_path, clock, table, target)
+    job.step()
+    job.step()
+    target.create("notes.txt", b"not ours")
+    original = MemoryStore.create
+
+    def lost(self: MemoryStore, path: str, data: bytes) -> NoReturn:
+        original(self, path, data)
+        raise StorageFailed("the answer was lost", cause="a test", next_step="none")
+
+    monkeypatch.setattr(MemoryStore, "create", lost)
+    finish(job)
+    assert isinstance(job.error, StorageFailed)
+    assert [entry.path for entry in target.list("")] == ["notes.txt"]
 
 
 def test_a_savepoint_of_a_driver_whose_takeover_was_retired_is_refused(

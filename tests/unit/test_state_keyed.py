@@ -287,6 +287,45 @@ def test_columns_that_were_added_since_are_null_in_older_files(checkpoint: Check
         checkpoint.open()
 
 
+@pytest.mark.parametrize("may_grow", [False, True])
+@pytest.mark.parametrize(
+    "field",
+    [
+        pa.field("__deleted", pa.string()),
+        pa.field("__deleted", pa.bool_()),
+        pa.field("__deleted", pa.bool_(), nullable=False),
+    ],
+    ids=str,
+)
+def test_a_value_may_be_called_as_our_own_column(tmp_path: Path, field: pa.Field, may_grow: bool) -> None:
+    """Debezium calls one of its columns like that. What users declare, and may declare more of, may be null."""
+    if may_grow and not field.nullable:
+        return
+    schema = StateSchema(SCHEMA.keys, pa.schema([pa.field("n", pa.int64()), field]), may_grow=may_grow)
+    with closing(Checkpoint(LocalStore(tmp_path), schema, GROUPS)) as checkpoint:
+        for ids, n, deleted in ((range(100), 1, None), ([3, 4], 2, np.array([False, True])), ([5], 3, None)):
+            state = checkpoint.open()
+            flags = pa.array([n == 1] * len(ids)).cast(field.type)
+            values = pa.RecordBatch.from_arrays([pa.array([n] * len(ids), pa.int64()), flags], schema=schema.values)
+            state.update(hash_of(list(ids)), batch_of(list(ids)), values, deleted)
+            checkpoint.finish(state)
+        assert len(checkpoint.files) > 1
+        state = checkpoint.open()
+        assert get(state, [2, 3, 4, 5]) == [1, 2, None, 3]
+        found = state.lookup(hash_of([2, 3]), batch_of([2, 3]))
+        assert found.values.column(1).cast(pa.string()).to_pylist() == ["true", "false"]
+
+
+def test_a_new_value_called_as_our_own_column_is_null_where_older_files_have_deletions(checkpoint: Checkpoint) -> None:
+    epoch(checkpoint, {1: 1, 2: 2, 3: 3})
+    epoch(checkpoint, {2: None})
+    values = pa.schema([*SCHEMA.values, ("__deleted", pa.bool_())])
+    checkpoint.schema = StateSchema(SCHEMA.keys, values, may_grow=True)
+    found = checkpoint.open().lookup(hash_of([1, 2, 3]), batch_of([1, 2, 3]))
+    assert found.values.column("n").to_pylist() == [1, None, 3]
+    assert found.values.column("__deleted").null_count == 3
+
+
 def test_a_key_of_another_subtask_is_our_own_mistake(checkpoint: Checkpoint) -> None:
     state = checkpoint.open(0, 2)
     with pytest.raises(AssertionError, match="another subtask"):

@@ -64,6 +64,17 @@ def test_on_one_file_system_nothing_is_copied_unless_asked_for(tmp_path: Path) -
     assert not (tmp_path / "origin" / "copied").samefile(tmp_path / "target" / "copied")
 
 
+def test_a_copy_on_this_disk_of_an_object_is_not_linked(tmp_path: Path, places: Places) -> None:
+    """B14: it may be of another file of that name, or have lost bytes; who adopts a file gets the object's."""
+    origin, target = places.bucket("origin"), LocalStore(tmp_path / "target")
+    origin.create("state/a/1", b"right")
+    copy = Path(origin.local_path("state/a/1") or "")
+    copy.write_bytes(b"wrong")
+    target.adopt("state/a/1", origin)
+    assert target.read("state/a/1") == b"right"
+    assert not copy.samefile(tmp_path / "target" / "state/a/1")
+
+
 def test_a_disk_that_fills_up_while_copying_leaves_no_name_and_no_leftover(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

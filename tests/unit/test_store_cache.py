@@ -194,6 +194,32 @@ def test_a_file_larger_than_the_cache_is_read_without_it(places: Places, server:
         assert files_in(places.folder / "small") == []
 
 
+@pytest.mark.parametrize("bound", [10, 0])
+def test_batches_that_were_read_without_a_copy_take_no_memory(places: Places, bound: int) -> None:
+    """D6: state of any size passes; its batches are kept until the epoch ends."""
+    batch = pa.record_batch({"n": np.arange(100_000)})
+    writer = ArrowFileWriter(places.bucket(), FILE, batch.schema, kind="state")
+    for _ in range(5):
+        writer.write(batch, np.zeros(batch.num_rows, np.int64))
+    checksum = writer.close().checksum
+    small = places.bucket(cache=Cache(places.folder / "small", bound))
+    before = pa.total_allocated_bytes()
+    with ArrowFile(small, FILE, checksum, mapped=True) as file:
+        kept = [file.read_batch(number) for number in range(5)]
+        assert pa.total_allocated_bytes() - before < batch.nbytes
+    assert files_in(places.folder / "small") == []
+    assert all(part.equals(batch) for part in kept)
+
+
+def test_batches_stay_in_memory_when_the_disk_is_full(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+    """B12."""
+    checksum = write_rows(places.bucket(), 1)
+    small = places.bucket(cache=Cache(places.folder / "small", 0))
+    monkeypatch.setattr(os, "write", full)
+    assert value_in(small, checksum) == 1
+    assert files_in(places.folder / "small") == []
+
+
 def test_a_mapped_file_may_go(places: Places) -> None:
     bucket = places.bucket(cache=Cache(places.folder / "small", 3000))
     checksum = write_rows(bucket, 1)
@@ -219,6 +245,26 @@ def test_a_copy_that_goes_between_finding_and_mapping_is_fetched_again(
 
     monkeypatch.setattr(type(bucket), "local_path", and_then_gone)
     assert value_in(bucket, checksum) == 1
+
+
+def test_where_copies_go_as_quickly_as_they_come_files_are_read_without(
+    places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B12: many processes with a cache smaller than what they read."""
+    bucket = places.bucket()
+    checksum = write_rows(bucket, 1)
+    real = type(bucket).local_path
+
+    def and_then_gone(self: Store, path: str) -> str | None:
+        found = real(self, path)
+        Path(found or "").unlink()
+        return found
+
+    monkeypatch.setattr(type(bucket), "local_path", and_then_gone)
+    assert value_in(bucket, checksum) == 1
+    bucket.delete([FILE])
+    with pytest.raises(MissingFile, match=FILE):
+        value_in(bucket, checksum)
 
 
 # -- what can go wrong -------------------------------------------------------------------------------------------------
@@ -306,6 +352,24 @@ def test_a_full_disk_takes_the_copies_before_a_write_fails(places: Places, monke
     writer.write(b"x")
     writer.close()
     assert bucket.read("state/2") == b"x"
+
+
+def test_a_disk_too_full_for_a_new_file_gives_its_copies_up_first(
+    places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket = places.bucket()
+    write_rows(bucket, 1)
+    real, copies = io.FileIO, files_in(places.folder / "cache")
+
+    def opened(path: Path, mode: str) -> io.FileIO:
+        if any(copy.exists() for copy in copies):
+            full()
+        return real(path, mode)
+
+    monkeypatch.setattr("penstock.store.cache.io.FileIO", opened)
+    write_rows(bucket, 2, "state/2")
+    assert copies
+    assert bucket.exists("state/2")
 
 
 def test_a_disk_that_stays_full_is_a_storage_failure(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,8 @@
-"""What only object stores do: answers that get lost, requests that are counted, logs without append."""
+"""What only object stores do: answers that get lost, requests that are counted."""
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -12,7 +13,6 @@ import pyarrow as pa
 import pytest
 
 from benchmarks.bucket import BucketServer
-from penstock.engine.journal import EVENTS, append_line, read_journal
 from penstock.errors import ConfigError, CorruptFile, MissingFile, StorageFailed
 from penstock.store import AlreadyExists, Entry, FileReader, objectfiles, open_store
 from penstock.store import object as objects
@@ -225,6 +225,45 @@ def test_inside_one_bucket_no_bytes_travel_when_a_file_is_adopted(places: Places
     assert target.read("state/1") == b"x" * 1000
 
 
+def test_a_file_too_large_for_the_stores_own_copy_is_read_and_written(
+    places: Places, server: BucketServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B14: S3 copies at most 5 GiB in one request."""
+    monkeypatch.setattr(objects, "COPY_BYTES_MAX", 500)
+    server.copy_bytes_max = 500
+    origin, target = places.bucket("origin"), places.bucket("target")
+    for path, size in (("state/1", 501), ("state/2", 500)):
+        write(origin, path, b"x" * size)
+        server.requests.clear()
+        target.adopt(path, origin)
+        assert target.read(path) == b"x" * size
+        assert bool(server.asked("PUT")) == (size > 500)
+        with pytest.raises(AlreadyExists):
+            target.adopt(path, origin)
+
+
+def test_a_copy_that_fails_for_another_reason_fails(places: Places, server: BucketServer) -> None:
+    origin, target = places.bucket("origin"), places.bucket("target")
+    write(origin, "state/1", b"x")
+    server.copy_bytes_max = 0
+    with pytest.raises(StorageFailed, match="state/1"):
+        target.adopt("state/1", origin)
+    assert not target.exists("state/1")
+
+
+def test_a_failure_below_the_client_is_a_storage_failure(
+    bucket: objects.ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B12: whatever the client passes on as it came."""
+
+    def broken(*_: object, **__: object) -> None:
+        raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
+
+    monkeypatch.setattr("obstore.put", broken)
+    with pytest.raises(StorageFailed, match="state/1: Connection reset"):
+        bucket.create("state/1", b"x")
+
+
 def test_a_copy_whose_answer_was_lost_can_be_made_again(places: Places, server: BucketServer) -> None:
     origin, target = places.bucket("origin"), places.bucket("target")
     origin.create("a", b"x")
@@ -234,79 +273,6 @@ def test_a_copy_whose_answer_was_lost_can_be_made_again(places: Places, server: 
     with pytest.raises(AlreadyExists):
         target.adopt("a", origin)
     assert target.read("a") == b"x"
-
-
-# -- logs --------------------------------------------------------------------------------------------------------------
-
-
-def test_lines_of_an_event_log_cost_one_request_for_many(bucket: objects.ObjectStore, server: BucketServer) -> None:
-    for number in range(100):
-        append_line(bucket, b"%d\n" % number)
-    bucket.flush_logs()
-    assert dict(server.counts()) == {"PUT": 2}
-    assert bucket._get(EVENTS).split() == [b"%d" % number for number in range(100)]
-
-
-def test_the_first_line_is_there_when_append_returns(places: Places) -> None:
-    """C5: a list of an attempt's files must be there when the attempt is killed a moment later."""
-    places.bucket().append("attempts/sink/1.txt", b"bucket-0/data-1.parquet")
-    assert places.bucket().read("attempts/sink/1.txt") == b"bucket-0/data-1.parquet\n"
-
-
-def test_later_lines_are_written_by_themselves(bucket: objects.ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.store.lines.FLUSH_S", 0.01)
-    for line in (b"1", b"2"):
-        bucket.append("log", line)
-    timer = bucket._logs._timer
-    assert timer is not None
-    timer.join()
-    assert bucket._get("log") == b"1\n2\n"
-
-
-def test_a_new_driver_goes_on_with_the_log_of_the_old_one(places: Places) -> None:
-    old = places.bucket()
-    for line in (b"1", b"2"):
-        old.append(EVENTS, line)
-    old.flush_logs()
-    new = places.bucket()
-    new.append(EVENTS, b"3")
-    assert new.read(EVENTS) == places.bucket().read(EVENTS) == b"1\n2\n3\n"
-
-
-def test_a_line_that_cannot_be_written_stops_nothing_and_comes_with_the_next(
-    bucket: objects.ObjectStore, server: BucketServer, caplog: pytest.LogCaptureFixture
-) -> None:
-    bucket.append("log", b"1")
-    server.fault = lambda _: "fail"
-    bucket.append("log", b"2")
-    bucket.flush_logs()
-    assert bucket.append("another", b"1") == 0
-    server.fault = lambda _: None
-    bucket.append("log", b"3")
-    bucket.flush_logs()
-    assert bucket._get("log") == b"1\n2\n3\n"
-    assert "log" in caplog.text
-
-
-def test_a_log_that_was_deleted_is_not_written_again(bucket: objects.ObjectStore) -> None:
-    for line in (b"1", b"2"):
-        bucket.append("log", line)
-    bucket.delete(["log"])
-    bucket.flush_logs()
-    assert bucket.list("") == []
-
-
-def test_the_history_stays_bounded_in_small_pieces(bucket: objects.ObjectStore) -> None:
-    for number in range(45):
-        append_line(bucket, b"%09d\n" % number, 100)
-    assert [int(line) for line in read_journal(bucket).split()] == list(range(45))
-    assert len(bucket.list("events")) == 4
-
-
-def test_logs_of_many_attempts_are_not_kept_in_memory(bucket: objects.ObjectStore) -> None:
-    for number in range(200):
-        bucket.append(f"attempts/{number}", b"x")
-    assert len(bucket._logs._logs) <= 65
 
 
 # -- opening -----------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from contextlib import suppress
 
 from penstock.engine.background import AT_ONCE, WHEN_WOKEN, Background, Pause, Spawn
 from penstock.engine.checkpoints import DATA_FOLDERS, Checkpoints, manifest_path
-from penstock.errors import PenstockError
+from penstock.errors import NoSuchCheckpoint, PenstockError
 from penstock.protocol.garbage import garbage, retired, written_for
 from penstock.protocol.ids import CheckpointId, Generation
 from penstock.protocol.manifest import Manifest
@@ -62,7 +62,11 @@ class Collector:
         before: Manifest | None = None
         for checkpoint in sorted(self._unread):
             with suppress(PenstockError):
-                manifest = self._checkpoints.read(checkpoint)
+                try:
+                    manifest = self._checkpoints.read(checkpoint)
+                except NoSuchCheckpoint:  # retired since it was listed, by the driver before this one
+                    self._unread.remove(checkpoint)
+                    continue
                 self._retained[checkpoint] = manifest.files()
                 self._unread.remove(checkpoint)
                 if before is None or before.generation != manifest.generation:

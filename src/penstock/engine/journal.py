@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+from penstock.errors import MissingFile
 from penstock.store.base import AlreadyExists, Store
 
 EVENTS = "events.jsonl"
 OLDER = "events"
 OLDER_MAX = 7
+_TRIES = 5
+"""A piece is put away now and then; a second look is nearly always enough."""
 
 
 def append_line(store: Store, line: bytes, piece_bytes: int | None = None) -> None:
@@ -23,9 +26,17 @@ def append_line(store: Store, line: bytes, piece_bytes: int | None = None) -> No
 
 
 def read_journal(store: Store) -> bytes:
-    """All lines that are left, oldest first."""
-    current = [EVENTS] if store.exists(EVENTS) else []
-    return b"".join(store.read(path) for path in [*_pieces(store), *current])
+    """All lines that are left, oldest first. A piece that is put away meanwhile is neither missed nor missing."""
+    for last_try in (*[False] * (_TRIES - 1), True):
+        pieces = _pieces(store)
+        try:
+            current = store.read(EVENTS) if store.exists(EVENTS) else b""
+            if _pieces(store) == pieces or last_try:
+                return b"".join([*map(store.read, pieces), current])
+        except MissingFile:  # put away, or too old, since we looked; look again
+            if last_try:
+                raise
+    raise AssertionError("the last try returns or raises")
 
 
 def _put_away(store: Store) -> None:

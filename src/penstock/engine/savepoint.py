@@ -1,7 +1,8 @@
 """Savepoints: a self-contained copy of one checkpoint, with in-flight data, taken while epochs go on (B14).
 
-A savepoint is a checkpoint folder with one checkpoint in it. It is written beside its place and gets its name last;
-on one file system its files are hard links, so it costs no space until the original's are deleted.
+A savepoint is a checkpoint folder with one checkpoint in it. It counts with its manifest, which is written last; a
+local folder is written beside its place and gets its name after that. On one file system its files are hard links, so
+it costs no space until the original's are deleted.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ class SavepointJob:
         return self.savepoint
 
     def step(self) -> Pause:
-        """Does the next thing. Nothing is under the final name before everything is."""
+        """Does the next thing. There is no savepoint under the final name before everything of it is."""
         try:
             self.savepoint = self._next()
         except PenstockError as error:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from penstock.operators.base import MAIN_STATE, Operator, OperatorContext, Records, StateSchema
 from penstock.operators.careful import careful
 from penstock.operators.columns import key_schema
-from penstock.operators.convert import fit_batches
+from penstock.operators.convert import copied, fit_batches
 from penstock.operators.deadletters import CarefulSpec
 from penstock.operators.declare import Declaration, Method, Resolve
 from penstock.operators.failing import BadOutput, operator_failed
@@ -159,7 +159,7 @@ class _SliceOperator:
         )
         try:
             returned = self._call(records.batch, keys, state)
-            output = [] if returned is None else fit_batches(returned, self._spec.output_schema)
+            output = [] if returned is None else fit_batches(returned, self._spec.output_schema, records.batch)
             changed = {field: self._fitted(field, state, keys.count) for field in self._changed(state)}
         except Exception as error:
             raise operator_failed(self._spec.name, error, "") from error
@@ -190,4 +190,5 @@ class _SliceOperator:
             raise BadOutput(
                 f"the state {field.name!r} was set to {got} for {count} keys", "set a pyarrow array, one value per key"
             )
-        return column if column.type == field.kind else column.cast(field.kind)
+        # State refers to its columns until the epoch ends; what the user's array lies in may be used again before.
+        return copied(column if column.type == field.kind else column.cast(field.kind))

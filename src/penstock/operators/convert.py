@@ -111,9 +111,23 @@ def checked_row(row: object, names: frozenset[str]) -> dict[str, Any]:
     return dict(row)
 
 
-def fit_batches(result: object, schema: pa.Schema) -> list[pa.RecordBatch]:
-    """What a function over batches returned, as batches of exactly this schema. Raises: `BadOutput`."""
-    return [fit(batch, schema) for batch in _batches(result) if batch.num_rows]
+def fit_batches(result: object, schema: pa.Schema, given: pa.RecordBatch) -> list[pa.RecordBatch]:
+    """What a function over batches made of `given`, as batches of exactly this schema. Raises: `BadOutput`.
+
+    Columns that it did not just pass on are copied: it may use their memory again, for its next call or batch.
+    """
+    passed_on = {address for column in given.columns for address in _addresses(column)}
+    return [fit(batch, schema, passed_on) for batch in _batches(result) if batch.num_rows]
+
+
+def copied(array: pa.Array) -> pa.Array:
+    """The same values in memory of their own: that of a user's array may be a buffer which is soon used again."""
+    return pa.concat_arrays([array])
+
+
+def _addresses(array: pa.Array) -> set[int]:
+    """Where the bytes of an array are."""
+    return {buffer.address for buffer in array.buffers() if buffer is not None}
 
 
 def _batches(result: object) -> Iterable[pa.RecordBatch]:
@@ -131,11 +145,13 @@ def _batches(result: object) -> Iterable[pa.RecordBatch]:
             raise _no_batch(result)
 
 
-def fit(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+def fit(batch: pa.RecordBatch, schema: pa.Schema, passed_on: set[int]) -> pa.RecordBatch:
     """The batch with exactly the columns of `schema`, cast where nothing is lost. Raises: `BadOutput`."""
     if sorted(batch.schema.names) != sorted(schema.names):
         raise _wrong_columns([describe(schema)], [describe(batch.schema)])
-    return pa.RecordBatch.from_arrays([_fit_column(batch.column(field.name), field) for field in schema], schema=schema)
+    columns = [_fit_column(batch.column(field.name), field) for field in schema]
+    own = [column if _addresses(column) <= passed_on else copied(column) for column in columns]
+    return pa.RecordBatch.from_arrays(own, schema=schema)
 
 
 def _fit_column(array: pa.Array, field: pa.Field) -> pa.Array:

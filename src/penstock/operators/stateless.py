@@ -48,7 +48,7 @@ class MapBatches(CarefulSpec):
         return BatchOperator(self.name, self._apply, self.letters(self.name, context))
 
     def _apply(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
-        return fit_batches(self.function(batch), self.output_schema)
+        return fit_batches(self.function(batch), self.output_schema, batch)
 
 
 @dataclass(frozen=True, eq=False)  # comparing two expressions makes a third one

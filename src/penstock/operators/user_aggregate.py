@@ -12,6 +12,7 @@ import pyarrow as pa
 from penstock.errors import PipelineError
 from penstock.operators.accumulators import States
 from penstock.operators.aggregate_base import Aggregate
+from penstock.operators.convert import copied
 from penstock.operators.failing import BadOutput, operator_failed
 from penstock.operators.grouping import Groups
 
@@ -106,10 +107,9 @@ def _column(given: Column, name: str, kind: pa.DataType, count: int) -> pa.Array
     array = given if isinstance(given, pa.Array) else pa.array(given, from_pandas=False)
     if len(array) != count:
         raise BadOutput(f"{name} has {len(array)} values for {count} groups", "return one value per group")
-    if array.type == kind:
-        return array
     try:
-        return array.cast(kind)
+        # Parts and state refer to it until the epoch ends; what the user's array lies in may be used again before.
+        return copied(array if array.type == kind else array.cast(kind))
     except pa.ArrowException as error:
         raise BadOutput(
             f"{name} is declared as {kind}, got {array.type}: {error}", "return the declared type"

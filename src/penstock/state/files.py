@@ -15,7 +15,7 @@ import numpy as np
 from penstock.operators.base import StateSchema
 from penstock.protocol.keygroups import KeyGroupRange
 from penstock.protocol.manifest import StateFile
-from penstock.state.layout import DELETED_FIELD, from_batch, order_span, places_in
+from penstock.state.layout import Places, from_batch, order_span, places_in
 from penstock.state.runs import Orders, SortedRun
 from penstock.store.arrowfile import ArrowFile, BatchInfo
 from penstock.store.base import Store
@@ -42,7 +42,7 @@ class FileRun:
         ranges: Sequence[KeyGroupRange],
         row_bytes: float,
         schema: StateSchema,
-        places: Sequence[int | None],
+        places: Places,
         max_parallelism: int,
     ) -> None:
         self.path = path
@@ -96,7 +96,7 @@ class FileRun:
 
     @property
     def may_hold_deleted(self) -> bool:
-        return DELETED_FIELD.name in self._file.schema.names[-1:]
+        return self._places.with_deleted
 
     def overlapping(self, orders: Orders) -> list[tuple[SortedRun, int, int]]:
         """Which part of some sorted orders may be found in which piece."""

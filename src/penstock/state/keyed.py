@@ -122,7 +122,10 @@ class KeyedState:
         values: pa.RecordBatch,
         deleted: Flags | None = None,
     ) -> None:
-        """Sets the values of keys, or deletes them; a key may occur once. Values of deleted keys do not matter."""
+        """Sets the values of keys, or deletes them; a key may occur once. Values of deleted keys do not matter.
+
+        Keys in order are not copied: the memory of keys and values must stay as it is until the flush.
+        """
         assert not self._flushed, "state is flushed once, at the end of the epoch"
         if not len(hashes):
             return

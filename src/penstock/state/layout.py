@@ -1,12 +1,13 @@
 """How state rows lie in a file, and which orders a range of key groups has.
 
 Columns: `__order` (uint64), the key columns, the value columns, and `__deleted` (bool) where the file may hold
-tombstones. Columns are found by position, so a key and a value may share a name.
+tombstones. Columns are found by position, so a key and a value may share a name, and a value may be called as ours are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -28,25 +29,41 @@ def file_schema(schema: StateSchema, *, with_deleted: bool) -> pa.Schema:
     return pa.schema([ORDER_FIELD, *schema.keys, *schema.values, *([DELETED_FIELD] if with_deleted else [])])
 
 
-def places_in(path: str, found: pa.Schema, schema: StateSchema) -> tuple[int | None, ...]:
-    """Where in a file each key and value column of the operator's state is: None for one that was added since.
+class Places(NamedTuple):
+    """Where in a file the columns of an operator's state are."""
 
-    Raises: `CheckpointMismatch` for a file with other columns.
-    """
-    wanted = file_schema(schema, with_deleted=DELETED_FIELD.name in found.names[-1:])
+    columns: tuple[int | None, ...]
+    """Of each key and value; None for one that was added since."""
+    with_deleted: bool
+    """Whether tombstones are in the last column."""
+
+
+def places_in(path: str, found: pa.Schema, schema: StateSchema) -> Places:
+    """Raises: `CheckpointMismatch` for a file with other columns."""
+    with_deleted = _ends_with_deleted(found, schema)
+    wanted = file_schema(schema, with_deleted=False)
+    there = _plain(found)[: len(found) - with_deleted]
     own = [ORDER_FIELD, *schema.keys]
-    if schema.may_grow and _plain(found)[: len(own)] == _plain(own):
-        places = _subsequence(_plain(found), _plain(wanted))
+    if schema.may_grow and there[: len(own)] == _plain(own):
+        places = _subsequence(there, _plain(wanted))
     else:
-        places = list(range(len(wanted))) if _plain(found) == _plain(wanted) else None
+        places = list(range(len(wanted))) if there == _plain(wanted) else None
     if places is not None:
-        return tuple(places[1 : len(own) + len(schema.values)])
+        return Places(tuple(places[1:]), with_deleted)
     raise CheckpointMismatch(
         f"state file {path} has the columns {_columns(found)}, the operator's state has {_columns(wanted)}",
         cause="the operator's key or state columns changed since the checkpoint was taken",
         next_step="restore with the pipeline that wrote the checkpoint, or give the changed operator a new name",
         path=path,
     )
+
+
+def _ends_with_deleted(found: pa.Schema, schema: StateSchema) -> bool:
+    """A value may have the name, and even the type: then tombstones are one column more. Where a file may have fewer
+    columns than the state has now, values are what users declare, and may be null."""
+    if not len(found) or not found.field(len(found) - 1).equals(DELETED_FIELD):
+        return False
+    return schema.may_grow or len(found) > len(file_schema(schema, with_deleted=False))
 
 
 def _plain(fields: Iterable[pa.Field]) -> list[tuple[str, pa.DataType]]:
@@ -79,15 +96,15 @@ def to_batch(run: SortedRun, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def from_batch(batch: pa.RecordBatch, schema: StateSchema, places: Sequence[int | None]) -> SortedRun:
-    """A run as it was written, without copying where the batch is mapped; `places` as `places_in` has it."""
+def from_batch(batch: pa.RecordBatch, schema: StateSchema, places: Places) -> SortedRun:
+    """A run as it was written, without copying where the batch is mapped; `places` as `places_in` has them."""
     kinds = [field.type for field in (*schema.keys, *schema.values)]
     columns = [
         pa.nulls(batch.num_rows, kind) if place is None else batch.column(place)
-        for place, kind in zip(places, kinds, strict=True)
+        for place, kind in zip(places.columns, kinds, strict=True)
     ]
     deleted = None
-    if batch.schema.names[-1] == DELETED_FIELD.name:
+    if places.with_deleted:
         deleted = batch.column(batch.num_columns - 1).to_numpy(zero_copy_only=False)
     return SortedRun(batch.column(0).to_numpy(), columns, len(schema.keys), deleted)
 

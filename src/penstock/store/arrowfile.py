@@ -39,6 +39,8 @@ __all__ = ["ArrowFile", "ArrowFileWriter", "BatchInfo", "Compression", "FileInfo
 _END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 # Spark already runs a task per core; (de)compressing in more threads would only make them wait for each other.
 _READ_OPTIONS = pa.ipc.IpcReadOptions(use_threads=False)
+_MAP_TRIES = 2
+"""Where copies do not fit beside each other, the next one may be gone as quickly."""
 _TAIL_GUESS_BYTES = 32 << 10  # holds the index of most files, so that opening one costs one read
 
 # Batches of memory-mapped files that this process has verified: (store, path, file checksum, time of the file on this
@@ -144,7 +146,8 @@ class ArrowFile:
     """An open file: its index is read and verified at once, its batches when asked for.
 
     With `mapped`, batches of a file on a local disk are memory-mapped, and verified once per process; batches of an
-    uncompressed file then cost no copy. Otherwise compressed batches are read through `buffer`.
+    uncompressed file then cost no copy. Where there is nothing to map, they are put down when they have been read, so
+    that many of them may be kept. Otherwise compressed batches are read through `buffer`.
     """
 
     def __init__(
@@ -156,7 +159,7 @@ class ArrowFile:
         mapped: bool = False,
         buffer: ReadBuffer | None = None,
     ) -> None:
-        self._store, self._path = store, path
+        self._store, self._path, self._mapped = store, path, mapped
         self._reader: FileReader
         self._own_buffer = ReadBuffer() if buffer is None else None
         self._buffer = buffer or self._own_buffer
@@ -241,7 +244,7 @@ class ArrowFile:
         message = pa.allocate_buffer(info.length)
         self._reader.read_into(info.offset, memoryview(message))
         self._verify(f"batch {number}", message, info.checksum)
-        return self._decode(number, message)
+        return self._decode(number, self._store.put_down(message) if self._mapped else message)
 
     def _read_through_buffer(self, number: int) -> pa.RecordBatch:
         """The schema goes before the batch: only a stream can be decompressed without threads."""
@@ -337,7 +340,8 @@ class ArrowFile:
         return bytes(target)
 
     def _map_file(self) -> pa.Buffer | None:
-        for last_try in (False, True):
+        """None: the file cannot be mapped, and is read where it is."""
+        for _ in range(_MAP_TRIES):
             local = self._store.local_path(self._path)
             if local is None:
                 return None
@@ -345,11 +349,11 @@ class ArrowFile:
                 self._written_ns = Path(local).stat().st_mtime_ns
                 with pa.memory_map(local) as file:
                     return file.read_buffer()
+            except FileNotFoundError:
+                continue  # a copy may have gone since we asked for it: room was needed
             except OSError as error:
-                # A copy may have gone since we asked for it: room was needed.
-                if last_try or not isinstance(error, FileNotFoundError):
-                    raise storage_failed(local, error) from error
-        raise AssertionError("the last try returns or raises")
+                raise storage_failed(local, error) from error
+        return None
 
     def _verify(self, what: str, data: Any, wanted: str) -> None:
         got = checksum_of(data)

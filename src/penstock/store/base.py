@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
+import pyarrow as pa
+
 
 class AlreadyExists(Exception):
     """`Store.create` found the name taken: somebody else was first."""
@@ -96,6 +98,11 @@ class Store(Protocol):
 
     def drop_copy(self, path: str) -> bool:
         """Forgets a copy on this machine that does not hold the file's bytes; False: there is no copy."""
+        ...
+
+    def put_down(self, data: pa.Buffer) -> pa.Buffer:
+        """Bytes of a file that could not be mapped, and are needed for a while: in a temporary file that is mapped,
+        where they would be dear to read again, else as they are."""
         ...
 
     @property

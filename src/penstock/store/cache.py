@@ -21,6 +21,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
+import pyarrow as pa
+
 from penstock.config import parse_bytes
 from penstock.errors import StorageFailed, storage_failed
 
@@ -90,11 +92,30 @@ class Cache:
 
     def spool(self) -> Spool:
         """A new file to write to; `keep` makes a copy of it. Raises: `StorageFailed`."""
+        for last_try in (False, True):
+            try:
+                path = self._subfolder("temp") / uuid.uuid4().hex
+                return Spool(path, io.FileIO(path, "x+"), self)
+            except OSError as error:
+                if last_try or error.errno not in _NO_ROOM:
+                    raise storage_failed(str(self._folder), error) from error
+                self.make_room()
+        raise AssertionError("the last try returns or raises")
+
+    def put_down(self, data: pa.Buffer) -> pa.Buffer:
+        """The same bytes in a file without a name, mapped: the system may take their memory. On a full disk they stay
+        where they are."""
         try:
-            path = self._subfolder("temp") / uuid.uuid4().hex
-            return Spool(path, io.FileIO(path, "x+"), self)
-        except OSError as error:
-            raise storage_failed(str(self._folder), error) from error
+            spool = self.spool()
+            try:
+                spool.write(memoryview(data))
+                with pa.memory_map(str(spool.path)) as file:
+                    return file.read_buffer()
+            finally:
+                spool.discard()
+        except (OSError, StorageFailed) as error:
+            _log.warning("state stays in memory, %s cannot take it: %s", self._folder, error)
+            return data
 
     def keep(self, name: str, temp: Path, size: int) -> Path | None:
         """Makes a finished temporary file the copy, in place of an older one."""

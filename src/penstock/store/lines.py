@@ -43,21 +43,19 @@ class LineLogs:
         self._lock = threading.Lock()
         self._writing = threading.Lock()  # taken before the other one; a log's older bytes never follow its newer ones
         self._timer: threading.Timer | None = None
+        self._closed = False
 
     def append(self, path: str, line: bytes) -> int:
         """How long the log is now, 0 if the line could not be written."""
         line = line if line.endswith(b"\n") else line + b"\n"
-        with self._lock:
-            log = self._logs.get(path)
-            if log is not None:
-                log.data += line
-                self._flush_soon()
-                return len(log.data)
         try:
-            return self._begin(path, line)
+            length = self._add(path, line) or self._begin(path, line)
         except PenstockError as error:
             _log.warning("a line was not added to %s: %s", path, error)
             return 0
+        if self._closed:
+            self.flush()
+        return length
 
     def content(self, path: str) -> bytes | None:
         """What was appended to a log here, written or not; None for one that is not known."""
@@ -87,18 +85,30 @@ class LineLogs:
                 else:
                     self._note_written(path, len(data))
 
+    def close(self) -> None:
+        """The process is ending: writes what is not written yet, and each further line at once."""
+        self._closed = True
+        self.flush()
+
+    def _add(self, path: str, line: bytes) -> int:
+        """How long the log is now, 0 if it is not known here."""
+        with self._lock:
+            log = self._logs.get(path)
+            if log is None:
+                return 0
+            log.data += line
+            if not self._closed:
+                self._flush_soon()
+            return len(log.data)
+
     def _begin(self, path: str, line: bytes) -> int:
         with self._writing:
             data = line
             try:
                 self._create(path, data)
             except AlreadyExists:
-                with self._lock:
-                    begun = self._logs.get(path)
-                    if begun is not None:  # another thread was faster
-                        begun.data += line
-                        self._flush_soon()
-                        return len(begun.data)
+                if length := self._add(path, line):  # another thread was faster
+                    return length
                 data = self._read(path) + line
                 self._overwrite(path, data)
             with self._lock:
@@ -113,8 +123,13 @@ class LineLogs:
                 self._logs[path].written = length
 
     def _flush_soon(self) -> None:
-        if self._timer is None:
-            self._timer = threading.Timer(FLUSH_S, self.flush)
-            self._timer.name = "line-logs"
-            self._timer.daemon = True
-            self._timer.start()
+        if self._timer is not None:
+            return
+        timer = threading.Timer(FLUSH_S, self.flush)
+        timer.name = "line-logs"
+        timer.daemon = True
+        try:
+            timer.start()
+        except RuntimeError:
+            return  # there are too many threads, or the process is ending: the next line tries again, `close` is left
+        self._timer = timer

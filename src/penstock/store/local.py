@@ -17,6 +17,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import pyarrow as pa
+
 from penstock.errors import CorruptFile, StorageFailed, storage_failed
 from penstock.store.base import AlreadyExists, Entry, FileReader, Store
 from penstock.store.paths import TEMP_PREFIX, check_folder, check_path
@@ -88,8 +90,9 @@ class LocalStore:
                 if not full.parent.is_dir():
                     _synced_folders.discard(full.parent)
                 self._make_folder(full.parent)
-                there = origin.local_path(path) if link else None
-                if there is None or not _linked(Path(there), full):
+                # Another store's copy on this disk is no file of ours: nobody has compared or synced its bytes.
+                there = origin.root / check_path(path) if link and isinstance(origin, LocalStore) else None
+                if there is None or not _linked(there, full):
                     self._copy(reader, full)
                 sync_folder(full.parent)
         finally:
@@ -156,6 +159,9 @@ class LocalStore:
 
     def drop_copy(self, path: str) -> bool:  # noqa: ARG002 - files are read where they are
         return False
+
+    def put_down(self, data: pa.Buffer) -> pa.Buffer:
+        return data
 
     @property
     def log_bytes_max(self) -> int:

@@ -7,6 +7,8 @@ import uuid
 from collections.abc import Iterable
 from weakref import WeakValueDictionary
 
+import pyarrow as pa
+
 from penstock.errors import storage_failed
 from penstock.store.base import AlreadyExists, Entry, Store
 from penstock.store.local import LOG_BYTES_MAX, too_short
@@ -99,6 +101,9 @@ class MemoryStore:
 
     def drop_copy(self, path: str) -> bool:  # noqa: ARG002 - nor copies
         return False
+
+    def put_down(self, data: pa.Buffer) -> pa.Buffer:
+        return data
 
     @property
     def log_bytes_max(self) -> int:

@@ -22,6 +22,7 @@ from typing import Any, cast
 from urllib.parse import urlsplit
 
 import obstore
+import pyarrow as pa
 from obstore import exceptions
 from obstore.store import from_url
 
@@ -36,6 +37,8 @@ MAPPED_FOLDER = "state/"
 """Read again in every epoch. Segments are read once, and only in part: no copies of them."""
 PUT_BYTES_MAX = 32 << 20
 """Larger files are sent in parts; these cannot be refused by name, so we look before."""
+COPY_BYTES_MAX = 5 << 30
+"""S3 copies no more in one request; what such a request refuses is read and written."""
 LOG_BYTES_MAX = 1 << 20
 """Each flush of a log writes all of it."""
 _WRITER = "penstockwriter"
@@ -96,10 +99,10 @@ def _refuse_forked(used_by: set[int], where: str) -> None:
 
 
 @atexit.register
-def _flush_logs() -> None:
+def _close_logs() -> None:
     for (process, _), store in list(_stores.items()):
         if process == os.getpid():
-            store.flush_logs()
+            store.close_logs()
 
 
 class ObjectStore:
@@ -196,6 +199,10 @@ class ObjectStore:
         """Writes appended lines now that would be written soon."""
         self._logs.flush()
 
+    def close_logs(self) -> None:
+        """The process is ending: no timer will write lines any more."""
+        self._logs.close()
+
     def open_writer(self, path: str) -> ObjectWriter:
         """As `Store.open_writer`; a name that another process took is noticed by `close`."""
         check_path(path)
@@ -225,6 +232,9 @@ class ObjectStore:
 
     def drop_copy(self, path: str) -> bool:
         return self._cache.drop(self._where(path))
+
+    def put_down(self, data: pa.Buffer) -> pa.Buffer:
+        return self._cache.put_down(data)
 
     def _key(self, path: str) -> str:
         _refuse_forked({self._process}, self._bucket)
@@ -315,7 +325,7 @@ class ObjectStore:
             spool.discard()
 
     def _copy(self, path: str, origin: ObjectStore) -> bool:
-        """False for another bucket, and where the store has no copy that never overwrites."""
+        """False for another bucket, a file that is too large, and where the store has no copy that never overwrites."""
         if origin._bucket != self._bucket:
             return False
         with as_storage_failed(self._where(path)):
@@ -335,6 +345,10 @@ class ObjectStore:
                     path=self._where(path),
                 ) from error
             except exceptions.NotSupportedError:
+                return False
+            except exceptions.BaseError:
+                if obstore.head(self._client, origin._key(path))["size"] <= COPY_BYTES_MAX:
+                    raise
                 return False
             return True
 

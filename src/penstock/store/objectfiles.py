@@ -48,6 +48,8 @@ def as_storage_failed(where: str) -> Iterator[None]:
         cause = "the object store cannot be reached, or refused the operation after several tries"
         step = "check endpoint, region and network, then start again: nothing published was lost"
         raise _failed(where, error, cause, step) from error
+    except OSError as error:
+        raise storage_failed(where, error) from error
 
 
 def _failed(where: str, error: Exception, cause: str, next_step: str) -> StorageFailed:
@@ -56,7 +58,7 @@ def _failed(where: str, error: Exception, cause: str, next_step: str) -> Storage
 
 
 class ObjectReader:
-    """Reads at any offset, from any thread; keeps what came with the last request."""
+    """Reads at any offset, from any thread; keeps what came with the last request and was not asked for yet."""
 
     def __init__(self, client: Any, key: str, where: str) -> None:
         self._client, self._key, self._where = client, key, where
@@ -82,6 +84,8 @@ class ObjectReader:
             start = offset - self._begin
             target.cast("B")[:] = self._block[start : start + length]
             self._next = offset + length
+            if self._begin and self._next == self._begin + self._block.nbytes:
+                self._block = memoryview(b"")  # read to its end: many files are open at once
 
     def close(self) -> None:
         self._block = memoryview(b"")

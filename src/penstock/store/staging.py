@@ -1,16 +1,21 @@
-"""A new folder that appears under its name with all its files or not at all."""
+"""A new folder that counts with all its files or not at all: on a file system it gets its name last, on storage without
+rename the caller writes last what makes it count."""
 
 from __future__ import annotations
 
 import shutil
 import uuid
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol, cast
 
 from penstock.errors import PenstockError, SavepointRefused, storage_failed
-from penstock.store.base import Store
+from penstock.store.base import AlreadyExists, Store
 from penstock.store.local import LocalStore, sync_folder
+
+MARKER = "savepoint.partial"
+"""In a folder that cannot be renamed, while it is being made."""
 
 
 class Staging(Protocol):
@@ -20,20 +25,22 @@ class Staging(Protocol):
     def store(self) -> Store: ...
     def finish(self) -> None: ...
     def discard(self) -> None:
-        """Removes everything written so far; never fails, since it runs after another error."""
+        """Removes what this job has written so far; never fails, since it runs after another error."""
         ...
 
 
 def stage(target: Store) -> Staging:
-    """Raises: `SavepointRefused` if the target holds anything already."""
+    """Raises: `SavepointRefused` if the target holds anything already, or another job is at it; `StorageFailed`."""
     require_empty(target)
     return _LocalStaging(target.root) if isinstance(target, LocalStore) else _DirectStaging(target)
 
 
-def require_empty(target: Store) -> None:
-    """Raises: `SavepointRefused`."""
+def require_empty(target: Store, but: str | None = None) -> None:
+    """Nothing is there `but` one name. Raises: `SavepointRefused`."""
     in_the_way = isinstance(target, LocalStore) and target.root.exists() and not target.root.is_dir()
-    held = target.list("")
+    held = [entry for entry in target.list("") if entry.path != but]
+    if any(entry.path == MARKER for entry in held):
+        raise _being_written(target)
     if held or in_the_way:
         raise SavepointRefused(
             f"{target.url} {f'holds {len(held)} files' if held else 'is a file'}",
@@ -41,6 +48,15 @@ def require_empty(target: Store) -> None:
             next_step="choose another path, or remove what is there",
             path=target.url,
         )
+
+
+def _being_written(target: Store) -> SavepointRefused:
+    return SavepointRefused(
+        f"{target.url} holds {MARKER}",
+        cause="another savepoint is being written there, or its writer died",
+        next_step="choose another path, or remove what is there once nobody writes to it",
+        path=target.url,
+    )
 
 
 class _LocalStaging:
@@ -67,18 +83,65 @@ class _LocalStaging:
 
 
 class _DirectStaging:
-    """Storage without rename: the caller writes what makes the folder count last."""
+    """Storage without rename: files get their names at once, and the caller writes what makes the folder count last.
+
+    A marker keeps other jobs away until then. Who made it still looks whether the folder is empty: another job may have
+    been at it, from beginning to end, since the first look.
+    """
 
     def __init__(self, target: Store) -> None:
         self._target = target
+        try:
+            target.create(MARKER, b"")
+        except AlreadyExists:
+            raise _being_written(target) from None
+        self._noting = _Noting(target)
+        try:
+            require_empty(target, but=MARKER)
+        except PenstockError:
+            self.discard()
+            raise
 
     @property
     def store(self) -> Store:
-        return self._target
+        return cast("Store", self._noting)
 
     def finish(self) -> None:
         """Everything is in its place."""
+        self._target.delete([MARKER])
 
     def discard(self) -> None:
+        """What makes the folder count goes first, the marker last."""
         with suppress(PenstockError):
-            self._target.delete([entry.path for entry in self._target.list("")])
+            self._target.delete(reversed(self._noting.names))
+            self._target.delete([MARKER])
+
+
+class _Noting:
+    """A store that knows which names were made through it, or may have been: an answer can be lost."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.names: dict[str, None] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def create(self, path: str, data: bytes) -> None:
+        with self._noted(path):
+            self._store.create(path, data)
+
+    def adopt(self, path: str, origin: Store, *, link: bool = True) -> None:
+        with self._noted(path):
+            self._store.adopt(path, origin, link=link)
+
+    @contextmanager
+    def _noted(self, path: str) -> Iterator[None]:
+        known = path in self.names
+        self.names[path] = None
+        try:
+            yield
+        except AlreadyExists:
+            if not known:
+                del self.names[path]  # somebody else's
+            raise

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
+import pyarrow as pa
+
 from penstock.errors import StorageFailed, storage_failed
 from penstock.store.base import AlreadyExists, Entry, Store
 from penstock.store.local import LOG_BYTES_MAX
@@ -140,6 +142,9 @@ class SimStore:
 
     def drop_copy(self, path: str) -> bool:  # noqa: ARG002 - nor to copy
         return False
+
+    def put_down(self, data: pa.Buffer) -> pa.Buffer:
+        return data
 
     @property
     def log_bytes_max(self) -> int:
