@@ -17,11 +17,11 @@ from typing import cast
 import numpy as np
 import pyarrow as pa
 
-from penstock.channel.barrier import Barrier, Slicer
+from penstock.channel.barrier import GATHERED_ROWS, MAX_SLICE_ROWS, Barrier, Slicer
 from penstock.channel.gate import Channel, Gate, as_records
 from penstock.channel.hashing import hash_columns
 from penstock.channel.lanes import Dealer, DealingWriter, spread_lanes
-from penstock.channel.live import LiveInputs, LiveRows, RowsWriter
+from penstock.channel.live import LiveInputs, LiveRows, RowsWriter, gathered
 from penstock.channel.reader import PrefetchingReader
 from penstock.channel.segment import HASH_COLUMN, ExchangeWriter, SegmentWriter, edge_schema
 from penstock.channel.watermarks import ChannelWatermarks
@@ -147,7 +147,8 @@ class _Attempt:
         self._time = Time(mine.groups, self.gate.watermarks(mine.groups), plan.now, plan.max_parallelism)
         self._done_until = NO_WATERMARK
         self._samples: dict[str, str] = {}
-        self._slicers = [Slicer(plan.row_cost_s) for _ in stage.inputs]
+        rows_max = GATHERED_ROWS if stage.head.gathers else MAX_SLICE_ROWS
+        self._slicers = [Slicer(plan.row_cost_s, rows_max) for _ in stage.inputs]
 
     # -- opening -------------------------------------------------------------------------------------------------
 
@@ -234,6 +235,7 @@ class _Attempt:
         inputs = live if plan.live else None
         if inputs is not None or self._stage.head.holds:
             batches = iter(()) if inputs is None else inputs.batches_of(edge.name)
+            batches = gathered(batches) if self._stage.head.gathers else batches
             spill = partial(self._open_spill, edge)
             rows = LiveRows(batches, edge_schema(edge.schema), spill, plan.watermark, edge.event_time)
             if inputs is not None:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.channel.lanes import BLOCK_ROWS, Dealer, spread
-from penstock.channel.live import LiveRows, MixedInputs
+from penstock.channel.live import GATHERED_BYTES, LiveRows, MixedInputs, gathered
 from penstock.channel.segment import HASH_COLUMN, edge_schema
 from penstock.protocol.keygroups import groups_of, range_of
 
@@ -131,3 +131,32 @@ def test_dealt_rows_are_shared_evenly_by_any_number_of_subtasks(parallelism: int
 
 def test_lanes_are_spread_from_the_beginning() -> None:
     assert Counter(lane // 32 for lane in spread(128)[:4]) == {0: 1, 1: 1, 2: 1, 3: 1}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "gathered_sizes"),
+    [
+        ([], []),
+        ([5], [5]),
+        ([1 << 16] * 6 + [3], [1 << 18, (1 << 17) + 3]),
+        ([3, 0, 1 << 19, 2], [3, 1 << 19, 2]),
+    ],
+)
+def test_gathered_rows_keep_their_order_and_are_not_too_many(sizes: list[int], gathered_sizes: list[int]) -> None:
+    """A8, D3: a batch that is too large by itself passes."""
+    starts = np.cumsum([0, *sizes])
+    batches = [
+        pa.record_batch({"n": np.arange(start, start + size)}) for start, size in zip(starts, sizes, strict=False)
+    ]
+    found = list(gathered(iter(batches)))
+    assert [batch.num_rows for batch in found] == gathered_sizes
+    assert [n for batch in found for n in batch["n"].to_pylist()] == list(range(sum(sizes)))
+
+
+def test_wide_rows_are_gathered_up_to_a_number_of_bytes() -> None:
+    """D3."""
+    batches = [pa.record_batch({"pad": [b"x" * (1 << 20)]}) for _ in range(20)]
+    found = list(gathered(iter(batches)))
+    assert sum(batch.num_rows for batch in found) == 20
+    assert max(batch.nbytes for batch in found) <= GATHERED_BYTES
+    assert len(found) < 5

@@ -25,6 +25,8 @@ CLEARLY = 2
 NOISE = 1.5
 """On a busy machine a step takes now more, now less time."""
 MAX_SLICE_ROWS = 1 << 16
+GATHERED_ROWS = 1 << 18
+"""The same where rows are gathered: as Python objects they take some 60 MB then."""
 
 
 class Barrier:
@@ -59,9 +61,10 @@ class Slicer:
     still, down to one row a step.
     """
 
-    def __init__(self, row_cost_s: float | None = None) -> None:
+    def __init__(self, row_cost_s: float | None = None, rows_max: int = MAX_SLICE_ROWS) -> None:
         self.row_cost_s = row_cost_s
-        self._limit = FIRST_SLICE_ROWS if row_cost_s is None else MAX_SLICE_ROWS
+        self._rows_max = rows_max
+        self._limit = FIRST_SLICE_ROWS if row_cost_s is None else rows_max
         self._last: tuple[int, float] | None = None
         self._step_s = 0.0
 
@@ -80,7 +83,7 @@ class Slicer:
         cost = max(0.0, elapsed_s - NOISE * self._step_s) / rows
         known = self.row_cost_s
         self.row_cost_s = cost if known is None or cost > known else 0.5 * known + 0.5 * cost
-        self._limit = min(max(self._limit, rows * GROWTH), MAX_SLICE_ROWS)
+        self._limit = min(max(self._limit, rows * GROWTH), self._rows_max)
         self._last = (rows, elapsed_s)
 
     def _learn_step_cost(self, rows: int, elapsed_s: float) -> None:

@@ -16,9 +16,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.channel.barrier import GATHERED_ROWS
 from penstock.channel.segment import HASH_COLUMN
 from penstock.protocol.eventtime import lowest
 from penstock.protocol.manifest import Segment
+
+GATHERED_BYTES = 8 << 20
 
 LiveBatches: TypeAlias = Iterator[pa.RecordBatch]
 PutAway: TypeAlias = Callable[[pa.RecordBatch], None]
@@ -52,6 +55,24 @@ class SeparateInputs:
 
     def on_overflow(self, edge: str, put_away: PutAway) -> None:
         """Nothing ever waits here."""
+
+
+def gathered(batches: LiveBatches) -> LiveBatches:
+    """Fewer, larger batches, in order: for operators to which many rows of a key at once are worth waiting for."""
+    held: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        rows, size = rows + batch.num_rows, size + batch.nbytes
+        if held and (rows > GATHERED_ROWS or size > GATHERED_BYTES):
+            yield _joined(held)
+            held, rows, size = [], batch.num_rows, batch.nbytes
+        held.append(batch)
+    if held:
+        yield _joined(held)
+
+
+def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
 class MixedInputs:

@@ -259,6 +259,11 @@ class OperatorSpec(Protocol):
         ...
 
     @property
+    def gathers(self) -> bool:
+        """Whether many rows at once are worth waiting for, as user code is called once per key and slice."""
+        ...
+
+    @property
     def keeps_order(self) -> bool:
         """Whether an operator that holds rows lets go of them in the order in which it got them."""
         ...
@@ -301,6 +306,10 @@ class SpecDefaults:
 
     @property
     def holds(self) -> bool:
+        return False
+
+    @property
+    def gathers(self) -> bool:
         return False
 
     @property

@@ -79,6 +79,10 @@ class SliceProcess(CarefulSpec):
     output_schema: pa.Schema
     fields: tuple[StateField, ...]
 
+    @property
+    def gathers(self) -> bool:
+        return True
+
     @classmethod
     def declare(
         cls,

@@ -96,6 +96,10 @@ class Process(CarefulSpec):
                 operator=self.name,
             )
 
+    @property
+    def gathers(self) -> bool:
+        return True
+
     @classmethod
     def declare(
         cls,
