@@ -65,7 +65,7 @@ class BatchProcess:
         raise NotImplementedError
 
 
-_PROCESS = Method("process", (4,), "process(self, batch, keys, state)")
+_PROCESS = Method("process", (4,), "process(self, batch, keys, state)", may_yield=True)
 
 
 @dataclass(frozen=True)

@@ -75,6 +75,11 @@ class Method:
     arguments: tuple[int, ...]
     """How many it may have, with self."""
     form: str
+    may_yield: bool = False
+    """Whether what it yields is looked at."""
+
+
+_OPEN = Method("open", (1,), "open(self)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +101,7 @@ class Declaration:
             declared.refuse(f"got {kind.__name__}", f"pass a subclass of pen.{base.__name__}")
         for method in methods:
             declared._check_method(base, method)
+        declared._check_form(_OPEN)
         if isinstance(function, type) and not _takes(kind, 0):
             seen = f"{kind.__name__}{inspect.signature(kind)} needs arguments"
             declared.refuse(seen, f"pass an instance: {kind.__name__}(...)")
@@ -108,8 +114,20 @@ class Declaration:
         own = getattr(self.kind, method.name, None)
         if own is None or own is getattr(base, method.name, None):
             self.refuse(f"{self.kind.__name__} has no {method.name}()", f"write def {method.form}")
+        self._check_form(method)
+
+    def _check_form(self, method: Method) -> None:
+        own, name = getattr(self.kind, method.name), f"{self.kind.__name__}.{method.name}"
+        if not callable(own):
+            self.refuse(f"{name} is {own!r:.100}, no method", f"write def {method.form}")
         if not any(_takes(own, count) for count in method.arguments):
-            self.refuse(f"{self.kind.__name__}.{method.name}{inspect.signature(own)}", f"write def {method.form}")
+            self.refuse(f"{name}{inspect.signature(own)}", f"write def {method.form}")
+        if inspect.iscoroutinefunction(own) or inspect.isasyncgenfunction(own):
+            advice = f"write def {method.form} without async; map_async is for calls that wait"
+            self.refuse(f"{name} is async", advice, cause="nobody would wait for it, and nothing of it would run")
+        if inspect.isgeneratorfunction(own) and not method.may_yield:
+            advice = "write no yield in it: rows leave by out.emit(…)"
+            self.refuse(f"{name} is a generator", advice, cause="a call only makes it, and nothing of it would run")
 
     def output(self) -> pa.Schema:
         """The declared output columns."""
@@ -149,10 +167,10 @@ class Declaration:
             for name, item in self._declared(BroadcastMap, broadcast_map).items()
         }
 
-    def refuse(self, seen: str, next_step: str) -> NoReturn:
+    def refuse(self, seen: str, next_step: str, *, cause: str = "the class given to it is not complete") -> NoReturn:
         raise PipelineError(
             f"{self.operator}: {seen}",
-            cause="the class given to it is not complete",
+            cause=cause,
             next_step=next_step,
             operator=self.operator,
         )
