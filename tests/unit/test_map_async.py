@@ -24,6 +24,7 @@ from penstock.testing.tables import Memory, memory_table
 from tests.unit.engine_jobs import SCHEMA, assert_exact, batches_of, crash_in_job, epochs, run_until
 
 Row = dict[str, Any]
+NUMBERED = pa.schema([("number", pa.int64())])
 
 
 class Service:
@@ -204,7 +205,7 @@ def test_concurrency_is_bounded(tmp_path: Path, table: str) -> None:
 def test_rows_in_reserve_are_called_when_others_end_unless_it_is_too_late(until: float) -> None:
     """D5: what does not begin in time never begins, so nobody outside is asked in vain."""
     service = Service(0.001)
-    calls = calling.Calls(service.ask, concurrency=2, timeout_s=30, retries=0)
+    calls = calling.Calls(service.ask, (NUMBERED, NUMBERED), concurrency=2, timeout_s=30, retries=0)
     rows = [{"number": number} for number in range(6)]
     calls.begin(0, rows[:2], math.inf)
     calls.begin(1, rows[2:], until)

@@ -104,13 +104,6 @@ def check_row(row: object, names: frozenset[str]) -> None:
         raise _wrong_columns(sorted(names), sorted(map(str, row)))
 
 
-def checked_row(row: object, names: frozenset[str]) -> dict[str, Any]:
-    """A row with exactly these columns, as a dict. Raises: `BadOutput`."""
-    check_row(row, names)
-    assert isinstance(row, Mapping)
-    return dict(row)
-
-
 def fit_batches(result: object, schema: pa.Schema) -> list[pa.RecordBatch]:
     """What a function over batches returned, as batches of exactly this schema. Raises: `BadOutput`."""
     return [fit(batch, schema) for batch in _batches(result) if batch.num_rows]

@@ -81,7 +81,13 @@ class MapAsync(CarefulSpec):
             function = opened(self, self.function)
         except Exception as error:
             raise operator_failed(self.name, error, "") from error
-        calls = Calls(function, self.concurrency, self.timeout_s, self.retries)
+        calls = Calls(
+            function,
+            (self.input_schema, self.output_schema),
+            concurrency=self.concurrency,
+            timeout_s=self.timeout_s,
+            retries=self.retries,
+        )
         return CallOperator(
             self.name,
             self.output_schema,
