@@ -17,6 +17,7 @@ from penstock.operators.deadletters import CarefulSpec
 from penstock.operators.declare import Declaration, Method, Resolve
 from penstock.operators.failing import BadOutput, operator_failed
 from penstock.operators.grouping import group_rows
+from penstock.operators.lossless import cast_column
 from penstock.operators.process_operator import opened
 from penstock.operators.user_state import ROW_EXPIRES, StateField, alive, state_schema, with_expiry
 from penstock.state.keys import Rows, normalise
@@ -190,4 +191,10 @@ class _SliceOperator:
             raise BadOutput(
                 f"the state {field.name!r} was set to {got} for {count} keys", "set a pyarrow array, one value per key"
             )
-        return column if column.type == field.kind else column.cast(field.kind)
+        try:
+            return cast_column(column, field.kind)
+        except pa.ArrowException as error:
+            raise BadOutput(
+                f"the state {field.name!r} is declared as {field.kind} and was set to {column.type}: {error}",
+                "set a column of the declared type, or declare another one",
+            ) from error

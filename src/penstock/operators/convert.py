@@ -13,6 +13,7 @@ import pyarrow.types as pt
 
 from penstock.operators.columns import describe
 from penstock.operators.failing import BadOutput
+from penstock.operators.lossless import cast_column, check_values
 
 # Spark's dates, and its timestamps with the session's zone, which is UTC in our jobs, and without any.
 _EPOCHS: dict[pa.DataType, date] = {
@@ -65,9 +66,11 @@ def _row_maker(names: tuple[str, ...]) -> Callable[[list[list[Any]]], list[dict[
 
 
 def arrow_values(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """Python values as a column of exactly this type; a float is never cut to an integer."""
-    if pt.is_integer(kind) and not {float, np.float64, np.float32}.isdisjoint(map(type, values)):
-        raise pa.ArrowInvalid(f"got a float for {kind}")
+    """Python values as a column of exactly this type, if nothing is lost.
+
+    Raises: `pa.ArrowException`, `OverflowError`, `TypeError`, `ValueError`.
+    """
+    check_values(values, kind)
     if pt.is_map(kind):
         values = [list(item.items()) if isinstance(item, Mapping) else item for item in values]
     return pa.array(values, kind)
@@ -132,12 +135,10 @@ def fit(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _fit_column(array: pa.Array, field: pa.Field) -> pa.Array:
-    if array.type != field.type:
-        try:
-            array = array.cast(field.type, safe=True)
-        except pa.ArrowException as error:
-            raise _bad_value(field, error, got=str(array.type)) from error
-    return _checked(array, field)
+    try:
+        return _checked(cast_column(array, field.type), field)
+    except pa.ArrowException as error:
+        raise _bad_value(field, error, got=str(array.type)) from error
 
 
 def _checked(array: pa.Array, field: pa.Field) -> pa.Array:

@@ -14,6 +14,7 @@ from penstock.operators.accumulators import States
 from penstock.operators.aggregate_base import Aggregate
 from penstock.operators.failing import BadOutput, operator_failed
 from penstock.operators.grouping import Groups
+from penstock.operators.lossless import cast_column
 
 Column: TypeAlias = "pa.Array | npt.NDArray[Any] | list[Any]"
 
@@ -106,10 +107,8 @@ def _column(given: Column, name: str, kind: pa.DataType, count: int) -> pa.Array
     array = given if isinstance(given, pa.Array) else pa.array(given, from_pandas=False)
     if len(array) != count:
         raise BadOutput(f"{name} has {len(array)} values for {count} groups", "return one value per group")
-    if array.type == kind:
-        return array
     try:
-        return array.cast(kind)
+        return cast_column(array, kind)
     except pa.ArrowException as error:
         raise BadOutput(
             f"{name} is declared as {kind}, got {array.type}: {error}", "return the declared type"

@@ -19,6 +19,7 @@ import pyarrow.types as pt
 
 from penstock.operators.convert import arrow_values, python_values
 from penstock.operators.failing import BadOutput
+from penstock.operators.lossless import NO_LISTS
 from penstock.state.keys import Flags, KeyColumn, equal_keys
 
 ROW_EXPIRES = "__expires"
@@ -210,6 +211,8 @@ def _plain(field: StateField, item: Any) -> Any:
         case "value":
             return item
         case "list":
+            if type(item) is not list and isinstance(item, NO_LISTS):
+                raise TypeError(f"got a {type(item).__name__} for a list")
             return list(item) if item else None
         case "map":
             return list(item.items()) if item else None
