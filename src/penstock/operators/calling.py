@@ -133,7 +133,7 @@ class Calls:
             result = self._taken(await self._call(row))
         except Exception as raised:  # noqa: BLE001 - user code may raise anything
             result = raised
-        except (asyncio.CancelledError, KeyboardInterrupt, SystemExit) as raised:
+        except BaseException as raised:  # else nobody would hear of this row again
             if self._abandoned:
                 raise
             result = RuntimeError(f"the call ended itself by {type(raised).__name__}")
@@ -153,7 +153,10 @@ class Calls:
                 async with limit:
                     # A copy: a retry must not see what an earlier try did to its row.
                     return await self._function(self._copy_input(row))
-            except Exception as error:
+            except (Exception, asyncio.CancelledError) as error:
+                if self._abandoned:
+                    raise
+                # Not cancelled by us: something that the call waited for was.
                 if attempt == self._retries:
                     if limit.expired():
                         raise TimeoutError(f"no answer within {self._timeout_s:g} s") from None

@@ -78,7 +78,7 @@ class MapAsync(CarefulSpec):
 
     def build(self, context: OperatorContext) -> Operator:
         try:
-            function = opened(self, self.function)
+            function = opened(self, self.function, self.timeout_s)
         except Exception as error:
             raise operator_failed(self.name, error, "") from error
         calls = Calls(
