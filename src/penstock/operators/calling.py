@@ -13,7 +13,7 @@ import queue
 import random
 import time
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from statistics import median
@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from penstock.errors import OperatorFailed
 from penstock.operators.base import Emitted, Records, Unfinished
-from penstock.operators.convert import batch_of_rows, check_row, first_misfit, python_rows
+from penstock.operators.convert import batch_of_rows, check_row, first_misfit, readable_rows
 from penstock.operators.copies import row_copier
 from penstock.operators.deadletters import Letters
 from penstock.operators.event_loop import AsyncRowFunction, event_loop
@@ -50,6 +50,8 @@ ROUNDS = 2
 
 
 Row: TypeAlias = "dict[str, Any]"
+GivenRow: TypeAlias = "Row | Exception"
+"""What is wrong with it, where Python cannot hold a row."""
 
 
 class Ended(NamedTuple):
@@ -79,13 +81,13 @@ class Calls:
         self._copy_input, self._copy_output = map(row_copier, schemas)
         self._names = frozenset(schemas[1].names)
         self._loop = event_loop()
-        self._reserve: deque[tuple[int, int, Row]] = deque()
+        self._reserve: deque[tuple[int, int, GivenRow]] = deque()
         self._begin_until = math.inf
         self._tasks: set[asyncio.Task[None]] = set()
         self._ended: queue.SimpleQueue[Ended] = queue.SimpleQueue()
         self._abandoned = False
 
-    def begin(self, number: int, rows: list[Row], until: float) -> None:
+    def begin(self, number: int, rows: Sequence[GivenRow], until: float) -> None:
         """Calls for the rows of a slice, in their turn; those that did not begin until then never do."""
         self._loop.call_soon_threadsafe(self._add, number, rows, until)
 
@@ -105,7 +107,7 @@ class Calls:
         """Cancels what still runs, without waiting for it."""
         self._loop.call_soon_threadsafe(self._cancel)
 
-    def _add(self, number: int, rows: list[Row], until: float) -> None:
+    def _add(self, number: int, rows: Sequence[GivenRow], until: float) -> None:
         self._reserve += ((number, index, row) for index, row in enumerate(rows))
         self._begin_until = until
         self._refill()
@@ -126,10 +128,12 @@ class Calls:
         for task in self._tasks:
             task.cancel()
 
-    async def _run(self, number: int, index: int, row: Row) -> None:
+    async def _run(self, number: int, index: int, row: GivenRow) -> None:
         started = time.monotonic()
         result: Row | Exception
         try:
+            if isinstance(row, Exception):
+                raise row
             result = self._taken(await self._call(row))
         except Exception as raised:  # noqa: BLE001 - user code may raise anything
             result = raised
@@ -231,7 +235,7 @@ class CallOperator:
         if not self._begun:
             self._first_begun_at = time.monotonic()
         self._slices[self._begun] = _Slice(records.batch, set(range(records.rows)))
-        self._calls.begin(self._begun, python_rows(records.batch), self._begin_until)
+        self._calls.begin(self._begun, readable_rows(records.batch), self._begin_until)
         self._begun += 1
         self._running += records.rows
         self._held_rows += records.rows

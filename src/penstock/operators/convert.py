@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from penstock.operators.columns import describe
-from penstock.operators.failing import BadOutput
+from penstock.operators.failing import BadOutput, shown
 from penstock.operators.lossless import cast_column, check_values
 
 # Spark's dates, and its timestamps with the session's zone, which is UTC in our jobs, and without any.
@@ -53,6 +53,34 @@ def python_rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
     if not batch.num_columns:
         return [{} for _ in range(batch.num_rows)]
     return _row_maker(tuple(batch.schema.names))([python_values(column) for column in batch.columns])
+
+
+class Unreadable(ValueError):
+    """A row with a value that Python has none for, such as a timestamp after the year 9999."""
+
+
+def readable_rows(batch: pa.RecordBatch) -> list[dict[str, Any] | Unreadable]:
+    """The rows as dicts, and what is wrong with those that cannot be."""
+    try:
+        return list(python_rows(batch))
+    except (OverflowError, ValueError):
+        return [_readable_row(batch.slice(number, 1)) for number in range(batch.num_rows)]
+
+
+def first_unreadable(batch: pa.RecordBatch) -> tuple[int, Unreadable]:
+    """The first row that `python_rows` cannot read."""
+    rows = readable_rows(batch)
+    return next((number, row) for number, row in enumerate(rows) if isinstance(row, Unreadable))
+
+
+def _readable_row(row: pa.RecordBatch) -> dict[str, Any] | Unreadable:
+    values: dict[str, Any] = {}
+    for name, column in zip(row.schema.names, row.columns, strict=True):
+        try:
+            (values[name],) = python_values(column)
+        except (OverflowError, ValueError) as error:
+            return Unreadable(f"the column {name!r} holds a value of {column.type} that Python cannot hold: {error}")
+    return values
 
 
 @lru_cache(maxsize=64)
@@ -102,7 +130,7 @@ def first_misfit(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> int:
 def check_row(row: object, names: frozenset[str]) -> None:
     """Raises: `BadOutput` unless `row` is a mapping with exactly these columns."""
     if not isinstance(row, Mapping):
-        raise BadOutput(f"got {type(row).__name__} {row!r:.100} for a row", "give each row as a dict of its columns")
+        raise BadOutput(f"got {type(row).__name__} {shown(row)} for a row", "give each row as a dict of its columns")
     if row.keys() != names:
         raise _wrong_columns(sorted(names), sorted(map(str, row)))
 

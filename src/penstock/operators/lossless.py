@@ -24,8 +24,8 @@ Check: TypeAlias = Callable[[Sequence[Any]], None]
 NO_LISTS = (str, bytes, bytearray, memoryview, Mapping)
 """What pyarrow, or Python, would take apart to make a list of it."""
 _FLOAT_MAX = float(np.finfo(np.float32).max)
-_TICKS = {"s": 1_000_000, "ms": 1_000, "us": 1, "ns": 1}
-"""In microseconds."""
+_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+_FIRST_DAY, _LAST_DAY = (day.toordinal() - date(1970, 1, 1).toordinal() for day in (date.min, date.max))
 
 
 # -- Python values -----------------------------------------------------------------------------------------------------
@@ -73,16 +73,23 @@ def _check_dates(kind: pa.DataType, values: Sequence[Any]) -> None:
         return
     _check_whole(kind, values)
     for value in values:
+        if isinstance(value, int | np.integer) and not _FIRST_DAY <= value <= _LAST_DAY:
+            raise pa.ArrowInvalid(f"{value} days since 1970 are no date that Python can hold")
         if isinstance(value, datetime) and value.time() != time.min:
             raise pa.ArrowInvalid(f"got a time of day, {value}, for {kind}")
 
 
 def _check_moments(kind: pa.DataType, values: Sequence[Any]) -> None:
-    tick = _TICKS[kind.unit]
+    tick = max(1, 1_000_000 // _PER_SECOND[kind.unit])  # in microseconds
     if tick == 1 and set(map(type, values)) <= {datetime, NoneType}:
         return
     _check_whole(kind, values)
     for value in values:
+        if (
+            isinstance(value, int | np.integer)
+            and not _FIRST_DAY <= value // (86_400 * _PER_SECOND[kind.unit]) <= _LAST_DAY
+        ):
+            raise pa.ArrowInvalid(f"{value} since 1970 is no {kind} that Python can hold")
         finer = getattr(value, "nanosecond", 0) if kind.unit != "ns" else 0  # of pandas
         if isinstance(value, datetime) and (value.microsecond % tick or finer):
             raise pa.ArrowInvalid(f"{value} is too fine for {kind}")

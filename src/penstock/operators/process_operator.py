@@ -30,7 +30,7 @@ from penstock.operators.base import (
     StateSchema,
     Time,
 )
-from penstock.operators.convert import python_rows
+from penstock.operators.convert import first_unreadable, python_rows
 from penstock.operators.failing import operator_failed, record_of
 from penstock.operators.grouping import group_rows
 from penstock.operators.timers import TIMERS, Setting, Timers, TimerStore, moment_of, timer_tables
@@ -153,7 +153,7 @@ class KeyedCode:
         part = self._load(records, names)
         views = self._layout.views(part.stored, part.now)
         timers, out = Timers(part.time, part.hashes), Collector(self._shape.output, self._shape.sides)
-        rows, starts = python_rows(part.batch), part.starts
+        rows, starts = self._rows(part.batch), part.starts
         for number, (key, view) in enumerate(zip(python_rows(part.keys), views, strict=True)):
             try:
                 call(key, rows[starts[number] : starts[number + 1]], view, out, timers.of_key(number))
@@ -170,6 +170,13 @@ class KeyedCode:
         if self._timers is not None:
             self._timers.apply(timers, part.hashes, part.keys)
         return timers, emitted
+
+    def _rows(self, batch: pa.RecordBatch) -> list[dict[str, Any]]:
+        try:
+            return python_rows(batch)
+        except (OverflowError, ValueError):
+            row, error = first_unreadable(batch)
+            raise operator_failed(self._shape.name, error, record_of(batch, row)) from error
 
     def _load(self, records: Records, names: Sequence[str]) -> Slice:
         columns = [normalise(records.batch.column(name)) for name in names]

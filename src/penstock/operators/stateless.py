@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from penstock.errors import PipelineError
 from penstock.operators.base import Emitted, Operator, OperatorContext, Records
 from penstock.operators.columns import describe
-from penstock.operators.convert import batch_of_rows, check_row, first_misfit, fit_batches, python_rows
+from penstock.operators.convert import batch_of_rows, check_row, first_misfit, fit_batches, readable_rows
 from penstock.operators.copies import row_copier
 from penstock.operators.deadletters import CarefulSpec, Letters
 from penstock.operators.failing import BadOutput, batch_failed, operator_failed, record_of, run_passing
@@ -158,8 +158,10 @@ class RowOperator:
     def process(self, records: Records) -> Iterator[Emitted]:
         outputs: list[Mapping[str, Any]] = []
         ends: list[int] = []
-        for number, row in enumerate(python_rows(records.batch)):
+        for number, row in enumerate(readable_rows(records.batch)):
             try:
+                if isinstance(row, Exception):
+                    raise row
                 outputs.extend(self._call(row))
             except Exception as error:  # noqa: BLE001 - user code may raise anything
                 self._failed(records.batch, number, error)

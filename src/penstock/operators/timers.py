@@ -18,7 +18,7 @@ import pyarrow as pa
 from penstock.channel.hashing import hash_columns
 from penstock.config import parse_duration
 from penstock.operators.base import NO_WATERMARK, OperatorContext, StateSchema, Time
-from penstock.operators.failing import BadOutput
+from penstock.operators.failing import BadOutput, shown
 from penstock.protocol.keygroups import groups_of, order_bits, regrouped
 from penstock.state.keyed import KeyedState
 from penstock.state.keys import Rows
@@ -41,7 +41,7 @@ def micros_of(moment: datetime | int) -> int:
         return (aware - _EPOCH) // _MICROSECOND
     if isinstance(moment, int):
         return moment
-    raise BadOutput(f"a timer was set to {moment!r:.100}", "give a datetime, or microseconds since 1970")
+    raise BadOutput(f"a timer was set to {shown(moment)}", "give a datetime, or microseconds since 1970")
 
 
 def moment_of(micros: int) -> datetime:

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from penstock.operators.convert import arrow_values, python_values
-from penstock.operators.failing import BadOutput
+from penstock.operators.failing import BadOutput, shown, text_of
 from penstock.operators.lossless import NO_LISTS
 from penstock.state.keys import Flags, KeyColumn, equal_keys
 
@@ -236,7 +236,7 @@ def _misfit(item: object, field: StateField) -> BadOutput | None:
         arrow_values([_plain(field, item)], field.kind)
     except _MISFITS as error:
         return BadOutput(
-            f"the state {field.name!r} is declared as {field.kind} and was set to {item!r:.100}: {error}",
+            f"the state {field.name!r} is declared as {field.kind} and was set to {shown(item)}: {text_of(error)}",
             "set values of the declared type, or declare another one",
         )
     return None
