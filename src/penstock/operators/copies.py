@@ -21,7 +21,7 @@ def row_copier(schema: pa.Schema) -> RowCopier:
     >>> kept
     {'tags': ['a']}
     """
-    depths = [(field.name, _depth(field.type)) for field in schema if pt.is_nested(field.type)]
+    depths = [(field.name, depth_of(field.type)) for field in schema if pt.is_nested(field.type)]
     if not depths:
         return dict
     return lambda row: {**row, **{name: copied(row[name], depth) for name, depth in depths}}
@@ -43,9 +43,9 @@ def copied(value: Any, depth: int) -> Any:
     return value
 
 
-def _depth(kind: pa.DataType) -> int:
+def depth_of(kind: pa.DataType) -> int:
     """How many levels of lists and dicts values of this type have; a map may be a list of pairs."""
     if not pt.is_nested(kind):
         return 0
-    inner = max((_depth(kind.field(number).type) for number in range(kind.num_fields)), default=0)
+    inner = max((depth_of(kind.field(number).type) for number in range(kind.num_fields)), default=0)
     return 1 + inner
