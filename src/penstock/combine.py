@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import TypeAlias
 
@@ -27,6 +28,7 @@ def connected(
     parts = tuple(ConnectInput(schema_of(part.node), part.keys, part.broadcast) for part in inputs)
     spec = Connect.declare(name or "connect", parts, process, hold_back=hold_back, resolve=arrow_type)
     check_columns(spec.output_schema, f"operator {spec.name}")
+    spec = replace(spec, watermarks=any(is_timed(part.node) for part in inputs))
     return OperatorNode(spec, name is not None, inputs)
 
 

@@ -310,7 +310,9 @@ class KeyedStream:
 
         kind: Any = SliceProcess if _is_batch(process) else Process
         spec = kind.declare(name or "process", schema_of(self.node), self.keys, process, resolve=arrow_type)
-        return self.then(replace(spec, on_error=on_error, event_time=event_time_of(self.node)), name)
+        node = self.node
+        spec = replace(spec, on_error=on_error, event_time=event_time_of(node), watermarks=is_timed(node))
+        return self.then(spec, name)
 
     def deduplicate(
         self, *, within: Duration | None = None, columns: Sequence[str] = (), name: str | None = None

@@ -44,6 +44,8 @@ class CarefulSpec(SpecDefaults):
     on_error: OnError = "stop"
     event_time: str | None = None
     """The input's column with it, for dead letters."""
+    watermarks: bool = True
+    """Whether they come with the input: else timers in event time never fire."""
 
     def __post_init__(self) -> None:
         check_on_error(self.on_error)

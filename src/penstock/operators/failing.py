@@ -26,11 +26,11 @@ _LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib",
 
 
 class BadOutput(Exception):
-    """What user code returned does not fit the declared columns."""
+    """What user code gave cannot be taken: mostly it does not fit the declared columns."""
 
-    def __init__(self, seen: str, next_step: str) -> None:
+    def __init__(self, seen: str, next_step: str, cause: str = "the function's output does not fit its schema") -> None:
         super().__init__(seen)
-        self.next_step = next_step
+        self.next_step, self.cause = next_step, cause
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ def batch_failed(
 def operator_failed(operator: str, error: Exception, record: str, *, note: str = "") -> OperatorFailed:
     """The error that tells what user code raised, where, and on which record."""
     if isinstance(error, BadOutput):
-        seen, cause, next_step = text_of(error), "the function's output does not fit its schema", error.next_step
+        seen, cause, next_step = text_of(error), error.cause, error.next_step
     else:
         seen = shortened(f"{type(error).__name__}: {text_of(error)}", _MESSAGE_CHARS_MAX)
         if place := location(error):

@@ -18,7 +18,7 @@ from penstock.operators.columns import key_schema
 from penstock.operators.deadletters import CarefulSpec
 from penstock.operators.declare import Declaration, Method, Resolve
 from penstock.operators.process_operator import CodeShape, ProcessOperator
-from penstock.operators.timers import Timers
+from penstock.operators.timers import TimerRules, Timers
 from penstock.operators.user_state import StateField
 
 
@@ -133,11 +133,12 @@ class Process(CarefulSpec):
     @cached_property
     def shape(self) -> CodeShape:
         keys = key_schema(self.name, self.input_schema, self.keys)
-        return CodeShape(self.name, keys, self.fields, self.output_schema, self.sides)
+        rules = TimerRules(self.timed, self.watermarks)
+        return CodeShape(self.name, keys, self.fields, self.output_schema, self.sides, rules)
 
     @property
     def state_tables(self) -> Mapping[str, StateSchema]:
-        return self.shape.tables(timed=self.timed)
+        return self.shape.tables()
 
     @property
     def side_outputs(self) -> Mapping[str, pa.Schema]:
