@@ -153,7 +153,7 @@ def check_keys(schema: pa.Schema, keys: Sequence[str]) -> tuple[str, ...]:
             raise PipelineError(
                 f"key column {key!r} does not exist; columns are {', '.join(schema.names)}",
                 cause="a typing error, or the column was dropped before key_by",
-                next_step="name an existing column",
+                next_step='name existing columns, each as an argument: key_by("a", "b")',
                 column=key,
             )
         why = why_no_key(schema.field(key))
@@ -389,8 +389,8 @@ class _Compiler:
         name = self._unique(node.spec.name, given=node.named)
         return node.spec if name == node.spec.name else dataclasses.replace(node.spec, name=name)  # type: ignore[type-var]
 
-    def _unique(self, name: str, *, given: bool) -> str:
-        if not _NAME.fullmatch(name):
+    def _unique(self, name: object, *, given: bool) -> str:
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise PipelineError(
                 f"{name!r} is not a name",
                 cause="names become folders in the checkpoint",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from penstock.combine import Duration, connected, joined, micros, require_event_time, side_node
+from penstock.combine import Duration, connected, joined, micros, require_event_time, require_streams, side_node
 from penstock.compiler import (
     Input,
     Node,
@@ -175,6 +175,7 @@ class Stream:
 
     def union(self, *others: Stream, name: str | None = None) -> Stream:
         """This stream's rows and those of others with the same columns."""
+        require_streams("union", others, Stream)
         for other in others:
             if other.schema != self.schema:
                 raise PipelineError(
@@ -192,6 +193,7 @@ class Stream:
 
         Raises: `PipelineError`.
         """
+        require_streams("connect", others, BroadcastStream)
         inputs = (Input(self.node), *(other.input() for other in others))
         return Stream(connected(inputs, process, name))
 
@@ -353,17 +355,9 @@ class KeyedStream:
 
         Raises: `PipelineError`, `ConfigError`.
         """
-        return Stream(
-            joined(
-                self.input(),
-                other.input(),
-                within=within,
-                how=how,
-                suffixes=suffixes,
-                event_time=event_time,
-                name=name,
-            )
-        )
+        require_streams("join", [other], KeyedStream)
+        options: dict[str, Any] = {"how": how, "suffixes": suffixes, "event_time": event_time, "name": name}
+        return Stream(joined(self.input(), other.input(), within=within, **options))
 
     def connect(
         self,
@@ -378,6 +372,7 @@ class KeyedStream:
 
         Raises: `PipelineError`.
         """
+        require_streams("connect", others, KeyedStream, BroadcastStream)
         inputs = (self.input(), *(other.input() for other in others))
         return Stream(connected(inputs, process, name, hold_back))
 

@@ -6,11 +6,12 @@ column of the row says when all of it has, so that merging files can drop it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
-from typing import Any, Literal, NamedTuple
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +26,7 @@ from penstock.state.keys import Flags, KeyColumn, equal_keys
 ROW_EXPIRES = "__expires"
 _MISFITS = (pa.ArrowException, OverflowError, TypeError, ValueError, AttributeError)
 _WRITTEN = "__written__"
+_EMPTY: dict[str, Callable[[], object]] = {"value": lambda: None, "list": list, "map": dict}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,8 @@ class StateView:
     """A key's state as attributes; subclasses have one slot per declared piece of state."""
 
     __slots__ = ()
+    _empty: ClassVar[Mapping[str, Callable[[], object]]] = MappingProxyType({})
+    """What each piece of state is when there is none."""
 
     def __getattr__(self, name: str) -> Any:
         raise self._unknown(name)
@@ -55,8 +59,14 @@ class StateView:
         except AttributeError:
             raise self._unknown(name) from None
 
+    def __delattr__(self, name: str) -> None:
+        """Forgets one piece of state."""
+        if name not in self._empty:
+            raise self._unknown(name)
+        setattr(self, name, self._empty[name]())
+
     def _unknown(self, name: str) -> AttributeError:
-        declared = ", ".join(self.__slots__) or "nothing"
+        declared = ", ".join(self._empty) or "nothing"
         if hasattr(type(self), name):
             return AttributeError(f"{name!r} cannot be changed here: it belongs to all keys")
         return AttributeError(
@@ -89,7 +99,8 @@ class StateLayout:
         self._mortal = [field for field in fields if field.ttl_us is not None]
         hidden = (_WRITTEN,) if self._mortal else ()
         names = tuple(field.name for field in fields)
-        raw: type[StateView] = type("State", (StateView,), {"__slots__": (*names, *hidden), **shared})
+        empty = {"_empty": {field.name: _EMPTY[field.shape] for field in fields}}
+        raw: type[StateView] = type("State", (StateView,), {"__slots__": (*names, *hidden), **empty, **shared})
         self._put = {name: getattr(raw, name).__set__ for name in (*names, *hidden)}  # 2.5 times as fast as setattr
         # Setting a value with a time to live counts as writing it, also if it stays the same.
         watched = {field.name: _watched(raw, field.name) for field in self._mortal}
