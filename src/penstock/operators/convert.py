@@ -14,6 +14,7 @@ import pyarrow.types as pt
 from penstock.operators.columns import describe
 from penstock.operators.failing import BadOutput, shown
 from penstock.operators.lossless import cast_column, check_values
+from penstock.operators.maps import with_dicts, with_pairs
 
 # Spark's dates, and its timestamps with the session's zone, which is UTC in our jobs, and without any.
 _EPOCHS: dict[pa.DataType, date] = {
@@ -24,7 +25,7 @@ _EPOCHS: dict[pa.DataType, date] = {
 
 
 def python_values(array: pa.Array) -> list[Any]:
-    """The column as Python values, ten times as fast as ``to_pylist`` for the common types."""
+    """The column as Python values, ten times as fast as ``to_pylist`` for the common types; maps are dicts."""
     kind = array.type
     if pt.is_integer(kind) or pt.is_floating(kind):
         return _with_none(_filled(array).to_numpy().tolist(), array)
@@ -33,7 +34,7 @@ def python_values(array: pa.Array) -> list[Any]:
         unit = "m8[D]" if kind.bit_width == 32 else "m8[us]"
         return _with_none(list(map(_EPOCHS[kind].__add__, since.astype(np.int64).view(unit).tolist())), array)
     if pt.is_nested(kind) or pt.is_temporal(kind):
-        return array.to_pylist()
+        return with_dicts(array.to_pylist(), kind)
     return array.to_numpy(zero_copy_only=False).tolist()
 
 
@@ -99,9 +100,7 @@ def arrow_values(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     Raises: `pa.ArrowException`, `OverflowError`, `TypeError`, `ValueError`.
     """
     check_values(values, kind)
-    if pt.is_map(kind):
-        values = [list(item.items()) if isinstance(item, Mapping) else item for item in values]
-    return pa.array(values, kind)
+    return pa.array(with_pairs(values, kind), kind)
 
 
 def batch_of_rows(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.RecordBatch:

@@ -44,8 +44,8 @@ def value(kind: str | pa.DataType, *, ttl: Duration | None = None) -> Any:
     """Declares one value of state per key inside a process class: a Spark type name or an Arrow type.
 
     A value that was never set, or was set to None, is None. Types: numbers, decimals, strings, booleans, binaries,
-    dates, timestamps, and arrays and structs of them. With `ttl` it is forgotten that long after it was last written,
-    in processing time.
+    dates, timestamps, and arrays, maps and structs of them. With `ttl` it is forgotten that long after it was last
+    written, in processing time.
     """
     return ValueState(kind, ttl=ttl)
 

@@ -121,26 +121,31 @@ def _as_struct(value: Any, names: Iterable[str]) -> Mapping[Any, Any]:
 
 
 def _check_maps(kind: pa.DataType, key_check: Check | None, item_check: Check | None, values: Sequence[Any]) -> None:
-    # Null keys must not get any further: they end the process.
-    parts = [_as_map(value, kind) for value in values if value is not None]
-    if any(None in part for part in parts):
+    keys: list[Any] = []
+    items: list[Any] = []
+    for value in values:
+        if isinstance(value, Mapping):
+            keys.extend(value)
+            items.extend(value.values())
+        elif value is not None:
+            pairs = _checked_pairs(value, kind)
+            keys += [key for key, _ in pairs]
+            items += [item for _, item in pairs]
+    if None in keys:  # it must not get any further: it ends the process
         raise pa.ArrowInvalid(f"got a null key for {kind}")
     if key_check is not None:
-        key_check(list(chain.from_iterable(parts)))
+        key_check(keys)
     if item_check is not None:
-        item_check(list(chain.from_iterable(part.values() for part in parts)))
+        item_check(items)
 
 
-def _as_map(value: Any, kind: pa.DataType) -> Mapping[Any, Any]:
-    if isinstance(value, Mapping):
-        return value
+def _checked_pairs(value: Any, kind: pa.DataType) -> list[tuple[Any, Any]]:
     pairs = list(value)
     if not all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs):
         raise pa.ArrowInvalid(f"got {value!r:.100} for {kind}: wanted a dict, or pairs")
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    if not pt.is_nested(kind.key_type) and len({key for key, _ in pairs}) < len(pairs):
         raise pa.ArrowInvalid(f"got a key twice for {kind}")
-    return found
+    return pairs
 
 
 # -- columns -----------------------------------------------------------------------------------------------------------

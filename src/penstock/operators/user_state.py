@@ -213,7 +213,7 @@ def _loaded(column: pa.Array, field: StateField) -> list[Any]:
         case "list":
             return [[] if item is None else item for item in items]
         case "map":
-            return [{} if item is None else dict(item) for item in items]
+            return [{} if item is None else item for item in items]
 
 
 def _plain(field: StateField, item: Any) -> Any:
