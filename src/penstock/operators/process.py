@@ -149,4 +149,5 @@ class Process(CarefulSpec):
         return self.timed
 
     def build(self, context: OperatorContext) -> Operator:
-        return careful(ProcessOperator(self, context), self.letters(self.name, context))
+        letters = self.letters(self.name, context)
+        return careful(ProcessOperator(self, context, blames=letters is None), letters)

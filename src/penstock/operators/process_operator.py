@@ -77,14 +77,15 @@ class CodeShape:
 class ProcessOperator:
     """One subtask attempt's instance of a `KeyedProcess`."""
 
-    def __init__(self, spec: Process, context: OperatorContext) -> None:
-        self._keys = spec.keys
+    def __init__(self, spec: Process, context: OperatorContext, *, blames: bool = True) -> None:
+        """`blames`: a slice that fails is searched for the row to blame; else the caller does that."""
+        self._keys, self._blames = spec.keys, blames
         function = opened(spec.name, spec.function)
         self._call: Call = function.process if spec.takes_timers else without_timers(function.process)
         self._code = KeyedCode(spec.shape, context, function.on_timer if spec.timed else None)
 
     def process(self, records: Records) -> Iterator[Emitted]:
-        return self._code.run(self._call, records, self._keys)
+        return self._code.run(self._call, records, self._keys, blames=self._blames)
 
     def finish(self) -> Iterator[Emitted]:
         return self._code.finish()
@@ -139,17 +140,19 @@ class KeyedCode:
 
     # -- rows ----------------------------------------------------------------------------------------------------
 
-    def run(self, call: Call, records: Records, keys: Sequence[str]) -> Iterator[Emitted]:
+    def run(self, call: Call, records: Records, keys: Sequence[str], *, blames: bool = True) -> Iterator[Emitted]:
         """Takes a slice whose key columns are called `keys`."""
         if not records.rows:
             return iter(())
         self._time = records.time
-        timers, emitted = self._run(call, records, keys)
+        timers, emitted = self._run(call, records, keys, blames=blames)
         if self._time is not None and self._timers is not None:
             self._all_fired &= not self._any_due(timers)
         return iter(emitted)
 
-    def _run(self, call: Call, records: Records, names: Sequence[str]) -> tuple[Timers, list[Emitted]]:
+    def _run(
+        self, call: Call, records: Records, names: Sequence[str], *, blames: bool = True
+    ) -> tuple[Timers, list[Emitted]]:
         part = self._load(records, names)
         views = self._layout.views(part.stored, part.now)
         timers = Timers(part.time, part.hashes, self._shape.timers)
@@ -159,15 +162,15 @@ class KeyedCode:
             try:
                 call(key, rows[starts[number] : starts[number + 1]], view, out, timers.of_key(number))
             except Exception as error:
-                raise self._failed(call, part, number, error) from error
+                raise self._failed(call, part, number, error, blames=blames) from error
             out.end_call()
         try:
             emitted = list(out.emitted())
             self._store(part, views)
         except Misfit as misfit:
-            raise self._failed(call, part, misfit.call, misfit.error) from misfit
+            raise self._failed(call, part, misfit.call, misfit.error, blames=blames) from misfit
         except Unfit as misfit:
-            raise self._failed(call, part, misfit.key, misfit.error) from misfit
+            raise self._failed(call, part, misfit.key, misfit.error, blames=blames) from misfit
         if self._timers is not None:
             self._timers.apply(timers, part.hashes, part.keys)
         return timers, emitted
@@ -272,9 +275,11 @@ class KeyedCode:
 
     # -- failures ------------------------------------------------------------------------------------------------
 
-    def _failed(self, call: Call, part: Slice, number: int, error: Exception) -> OperatorFailed:
+    def _failed(self, call: Call, part: Slice, number: int, error: Exception, *, blames: bool) -> OperatorFailed:
         """The error for key `number`, with the row that made it fail: the last of its shortest failing beginning."""
         start, stop = part.starts[number], part.starts[number + 1]
+        if not blames:
+            return operator_failed(self._shape.name, error, "")
         passing, failing = start, stop
         while failing - passing > 1:
             middle = (passing + failing) // 2
