@@ -7,7 +7,8 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TypeAlias
 
-from penstock.compiler import Input, Node, OperatorNode, SideNode, check_columns, event_time_of, is_timed, schema_of
+from penstock.checks import check_outputs
+from penstock.compiler import Input, Node, OperatorNode, SideNode, event_time_of, is_timed, schema_of
 from penstock.config import parse_duration
 from penstock.errors import PipelineError
 from penstock.operators.connect import Connect, ConnectInput, ConnectProcess
@@ -31,7 +32,7 @@ def connected(
         )
     parts = tuple(ConnectInput(schema_of(part.node), part.keys, part.broadcast) for part in inputs)
     spec = Connect.declare(name or "connect", parts, process, hold_back=hold_back, resolve=arrow_type)
-    check_columns(spec.output_schema, f"operator {spec.name}")
+    check_outputs(spec)
     spec = replace(spec, watermarks=any(is_timed(part.node) for part in inputs))
     return OperatorNode(spec, name is not None, inputs)
 
@@ -66,7 +67,7 @@ def joined(
         for which, part in (("left", left), ("right", right))
     ]
     spec = Join.declare(label, *sides, lower=lower, upper=upper, how=how, suffixes=suffixes, event_time=event_time)
-    check_columns(spec.output_schema, f"operator {label}")
+    check_outputs(spec)
     return OperatorNode(spec, name is not None, (left, right))
 
 

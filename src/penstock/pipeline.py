@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from penstock.checks import check_keys, check_outputs
 from penstock.combine import Duration, connected, joined, micros, require_event_time, require_streams, side_node
 from penstock.compiler import (
     Input,
     Node,
     OperatorNode,
     SinkNode,
-    check_columns,
-    check_keys,
     event_time_is_end,
     event_time_of,
     is_timed,
@@ -171,7 +170,7 @@ class Stream:
         return {"on_error": on_error, "event_time": self.event_time}
 
     def _schema_after(self, schema: SchemaLike | None) -> pa.Schema:
-        return _schema(schema) if schema else self.schema
+        return self.schema if schema is None else _schema(schema)
 
     def union(self, *others: Stream, name: str | None = None) -> Stream:
         """This stream's rows and those of others with the same columns."""
@@ -209,7 +208,7 @@ class Stream:
         return Output(SinkNode(name, sink, self.node, tuple(listeners)))
 
     def _then(self, spec: OperatorSpec, name: str | None) -> Stream:
-        check_columns(spec.output_schema, f"operator {spec.name}")
+        check_outputs(spec)
         return Stream(OperatorNode(spec, name is not None, (Input(self.node),)))
 
 
@@ -378,7 +377,7 @@ class KeyedStream:
 
     def then(self, spec: OperatorSpec, name: str | None) -> Stream:
         """The stream that an operator on this one makes; `name` is the one the user gave."""
-        check_columns(spec.output_schema, f"operator {spec.name}")
+        check_outputs(spec)
         return Stream(OperatorNode(spec, name is not None, (Input(self.node, self.keys),)))
 
 

@@ -56,7 +56,7 @@ class BatchProcess:
     load, so results must not. Rows of a key stand in their order.
     """
 
-    output: ClassVar[str | pa.Schema]
+    output: ClassVar[str | pa.Schema | Any]
 
     def open(self) -> None:
         """Called once before the first rows, in every subtask and again after every failure."""
@@ -95,6 +95,13 @@ class SliceProcess(CarefulSpec):
         Raises: `PipelineError`.
         """
         declared = Declaration.of(name, function, BatchProcess, (_PROCESS,), resolve)
+        for part in ("sides", "on_timer"):
+            if hasattr(declared.kind, part):
+                declared.refuse(
+                    f"{declared.kind.__name__} has {part}",
+                    "use pen.KeyedProcess for timers and side outputs",
+                    cause="code over whole slices has neither",
+                )
         fields = declared.fields(beside=key_schema(name, input_schema, keys).names)
         return cls(name, input_schema, keys, function, declared.output(), fields)
 

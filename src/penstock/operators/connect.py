@@ -49,8 +49,8 @@ class ConnectProcess:
     """
 
     inputs: ClassVar[Sequence[str]]
-    output: ClassVar[str | pa.Schema]
-    sides: ClassVar[Mapping[str, str | pa.Schema]] = MappingProxyType({})
+    output: ClassVar[str | pa.Schema | Any]
+    sides: ClassVar[Mapping[str, str | pa.Schema | Any]] = MappingProxyType({})
 
     def open(self) -> None:
         """Called once before the first rows, in every subtask and again after every failure."""
@@ -117,7 +117,7 @@ class Connect(SpecDefaults):
         """
         methods = (_PROCESS, _BROADCAST) if any(part.broadcast for part in inputs) else (_PROCESS,)
         declared = Declaration.of(name, function, ConnectProcess, methods, resolve)
-        timed = declared.has(ConnectProcess, "on_timer")
+        timed = declared.has("on_timer")
         if timed:
             Declaration.of(name, function, ConnectProcess, (_PROCESS_TIMED, _ON_TIMER), resolve)
         maps = {part: map_schema(*types) for part, types in declared.broadcast_maps().items()}

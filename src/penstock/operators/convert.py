@@ -145,7 +145,8 @@ def _batches(result: object) -> Iterable[pa.RecordBatch]:
             yield result
         case pa.Table():
             yield from result.to_batches()
-        case Iterable() if not isinstance(result, str | bytes | Mapping):
+        # A DataFrame is one of its columns' names.
+        case Iterable() if not isinstance(result, str | bytes | Mapping) and not hasattr(result, "__dataframe__"):
             for part in result:
                 if not isinstance(part, pa.RecordBatch | pa.Table):
                     raise _no_batch(part)
@@ -192,5 +193,5 @@ def _wrong_columns(wanted: Sequence[str], got: Sequence[str]) -> BadOutput:
 def _no_batch(result: object) -> BadOutput:
     return BadOutput(
         f"wanted a pyarrow.RecordBatch, a pyarrow.Table or an iterable of them; got {type(result).__name__}",
-        "return record batches, for example pa.RecordBatch.from_pandas(frame)",
+        "return record batches, for example pa.RecordBatch.from_pandas(frame, preserve_index=False)",
     )

@@ -52,8 +52,9 @@ class KeyedProcess:
     ``timers.cancel(name)``, ``timers.watermark``, ``timers.now``, and in `on_timer` ``timers.name``.
     """
 
-    output: ClassVar[str | pa.Schema]
-    sides: ClassVar[Mapping[str, str | pa.Schema]] = MappingProxyType({})
+    output: ClassVar[str | pa.Schema | Any]
+    """Columns as Spark's DDL, as an Arrow schema or as a `StructType` of Spark; so are those of `sides`."""
+    sides: ClassVar[Mapping[str, str | pa.Schema | Any]] = MappingProxyType({})
 
     def open(self) -> None:
         """Called once before the first rows, in every subtask and again after every failure."""
@@ -111,7 +112,7 @@ class Process(CarefulSpec):
         Raises: `PipelineError`.
         """
         declared = Declaration.of(name, function, KeyedProcess, (_PROCESS,), resolve)
-        timed = declared.has(KeyedProcess, "on_timer")
+        timed = declared.has("on_timer")
         if timed:
             Declaration.of(name, function, KeyedProcess, (_PROCESS_TIMED, _ON_TIMER), resolve)
         return cls(
