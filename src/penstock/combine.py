@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import TypeAlias
 
-from penstock.compiler import Input, Node, OperatorNode, SideNode, check_columns, event_time_of, is_timed, schema_of
+from penstock.checks import check_outputs
+from penstock.compiler import Input, Node, OperatorNode, SideNode, event_time_of, is_timed, schema_of
 from penstock.config import parse_duration
 from penstock.errors import PipelineError
 from penstock.operators.connect import Connect, ConnectInput, ConnectProcess
@@ -24,10 +26,27 @@ def connected(
     """Raises: `PipelineError`."""
     from penstock.spark.schemas import arrow_type
 
+    if isinstance(hold_back, str):
+        raise PipelineError(
+            f"hold_back={hold_back!r}", cause="it takes several names", next_step=f'write hold_back=("{hold_back}",)'
+        )
     parts = tuple(ConnectInput(schema_of(part.node), part.keys, part.broadcast) for part in inputs)
     spec = Connect.declare(name or "connect", parts, process, hold_back=hold_back, resolve=arrow_type)
-    check_columns(spec.output_schema, f"operator {spec.name}")
+    check_outputs(spec)
+    spec = replace(spec, watermarks=any(is_timed(part.node) for part in inputs))
     return OperatorNode(spec, name is not None, inputs)
+
+
+def require_streams(method: str, others: Sequence[object], *kinds: type) -> None:
+    """Raises: `PipelineError` if one of the arguments is not the kind of stream that the method takes."""
+    forms = {"Stream": "a stream", "KeyedStream": 'stream.key_by("user")', "BroadcastStream": "stream.broadcast()"}
+    for other in others:
+        if not isinstance(other, kinds):
+            raise PipelineError(
+                f"{method}() got {type(other).__name__} {other!r:.100}",
+                cause="it brings streams of certain kinds together",
+                next_step=f"give {' or '.join(forms[kind.__name__] for kind in kinds)}",
+            )
 
 
 def joined(
@@ -48,7 +67,7 @@ def joined(
         for which, part in (("left", left), ("right", right))
     ]
     spec = Join.declare(label, *sides, lower=lower, upper=upper, how=how, suffixes=suffixes, event_time=event_time)
-    check_columns(spec.output_schema, f"operator {label}")
+    check_outputs(spec)
     return OperatorNode(spec, name is not None, (left, right))
 
 
@@ -71,18 +90,22 @@ def micros(duration: Duration, option: str) -> int:
 
 def _interval(within: Duration | tuple[Duration, Duration]) -> tuple[int, int]:
     """Both ends in microseconds, negative ones before."""
-    if not isinstance(within, tuple):
-        return -micros(within, "within"), micros(within, "within")
-    lower, upper = within
-    return _signed_micros(lower), _signed_micros(upper)
+    match within:
+        case (lower, upper):
+            return _signed_micros(lower), _signed_micros(upper)
+        case _:
+            return -micros(within, "within"), micros(within, "within")
 
 
 def _signed_micros(duration: Duration) -> int:
-    if isinstance(duration, str):
-        text = duration.strip()
-        return -micros(text[1:], "within") if text.startswith("-") else micros(text, "within")
-    seconds = duration.total_seconds() if isinstance(duration, timedelta) else duration
-    return -micros(-seconds, "within") if seconds < 0 else micros(seconds, "within")
+    match duration:
+        case str() if duration.strip().startswith("-"):
+            return -micros(duration.strip()[1:], "within")
+        case timedelta() if duration < timedelta():
+            return -micros(-duration, "within")
+        case int() | float() if duration < 0:
+            return -micros(-duration, "within")
+    return micros(duration, "within")
 
 
 def side_node(node: Node, output: str) -> SideNode:

@@ -14,7 +14,6 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-from penstock.channel.hashing import why_no_key
 from penstock.errors import PipelineError
 from penstock.graph import Edge, Pipeline, SinkBinding, Source, Stage, StageNode, Target, ToEdge, ToOperator, ToSink
 from penstock.operators.base import DEAD_LETTERS, OperatorSpec
@@ -30,7 +29,6 @@ from penstock.sinks.base import Routing, Sink
 from penstock.sinks.listeners import CommitListener
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,80}")
-_HIDDEN = "__penstock"
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -144,41 +142,6 @@ def is_timed(node: Node) -> bool:
             return is_timed(node.operator)
 
 
-def check_keys(schema: pa.Schema, keys: Sequence[str]) -> tuple[str, ...]:
-    """Raises: `PipelineError` for a key that is missing or cannot be one."""
-    if not keys:
-        raise PipelineError("key_by() without columns", cause="no key was given", next_step="name at least one column")
-    for key in keys:
-        if key not in schema.names:
-            raise PipelineError(
-                f"key column {key!r} does not exist; columns are {', '.join(schema.names)}",
-                cause="a typing error, or the column was dropped before key_by",
-                next_step="name an existing column",
-                column=key,
-            )
-        why = why_no_key(schema.field(key))
-        if why is not None:
-            raise PipelineError(
-                f"key column {key!r} has type {schema.field(key).type}: {why}",
-                cause="keys must have an order, an equality and a hash",
-                next_step="select a field of it, or make a string or number of it before key_by",
-                column=key,
-            )
-    return tuple(keys)
-
-
-def check_columns(schema: pa.Schema, where: str) -> None:
-    """Raises: `PipelineError` for columns that cannot travel: hidden names, one name twice."""
-    hidden = [name for name in schema.names if name.startswith(_HIDDEN)]
-    doubled = sorted({name for name in schema.names if schema.names.count(name) > 1})
-    if hidden or doubled:
-        raise PipelineError(
-            f"{where} has columns {', '.join(hidden or doubled)}" + ("" if hidden else " twice"),
-            cause=f"names beginning with {_HIDDEN} are used inside" if hidden else "a join or select made duplicates",
-            next_step="rename these columns before they reach Penstock",
-        )
-
-
 def compile_pipeline(outputs: Sequence[SinkNode], dead_letters: Sink | None = None) -> Pipeline:
     """Stages in topological order for everything that leads to `outputs`; dead letters for which no side output was
     taken go to `dead_letters`.
@@ -246,15 +209,16 @@ class _Compiler:
         return Pipeline(tuple(self._sources.values()), stages, self._listeners)
 
     def _dealt_edges(self) -> frozenset[str]:
-        """Unkeyed edges behind which nobody needs the order of records: no key, no broadcast, down to the sinks."""
+        """Unkeyed edges behind which nobody needs the order of records: no key, no broadcast, no calls in order."""
         outputs = {
             draft.name: [to.edge for by in self._all_targets(draft) for to in by if isinstance(to, ToEdge)]
             for draft in self._drafts
         }
         free: set[str] = set()
         for draft in reversed(self._drafts):
-            behind = outputs[draft.name]
-            if all(edge.name in free for edge in behind):
+            behind, head = outputs[draft.name], draft.specs[0]
+            in_order = head.holds and head.keeps_order
+            if not in_order and all(edge.name in free for edge in behind):
                 free |= {edge.name for edge in draft.inputs if not edge.keys and not edge.broadcast}
         return frozenset(free)
 
@@ -388,8 +352,8 @@ class _Compiler:
         name = self._unique(node.spec.name, given=node.named)
         return node.spec if name == node.spec.name else dataclasses.replace(node.spec, name=name)  # type: ignore[type-var]
 
-    def _unique(self, name: str, *, given: bool) -> str:
-        if not _NAME.fullmatch(name):
+    def _unique(self, name: object, *, given: bool) -> str:
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise PipelineError(
                 f"{name!r} is not a name",
                 cause="names become folders in the checkpoint",

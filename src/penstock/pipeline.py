@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from penstock.combine import Duration, connected, joined, micros, require_event_time, side_node
+from penstock.checks import check_keys, check_outputs
+from penstock.combine import Duration, connected, joined, micros, require_event_time, require_streams, side_node
 from penstock.compiler import (
     Input,
     Node,
     OperatorNode,
     SinkNode,
-    check_columns,
-    check_keys,
     event_time_is_end,
     event_time_of,
     is_timed,
@@ -171,10 +170,11 @@ class Stream:
         return {"on_error": on_error, "event_time": self.event_time}
 
     def _schema_after(self, schema: SchemaLike | None) -> pa.Schema:
-        return _schema(schema) if schema else self.schema
+        return self.schema if schema is None else _schema(schema)
 
     def union(self, *others: Stream, name: str | None = None) -> Stream:
         """This stream's rows and those of others with the same columns."""
+        require_streams("union", others, Stream)
         for other in others:
             if other.schema != self.schema:
                 raise PipelineError(
@@ -192,6 +192,7 @@ class Stream:
 
         Raises: `PipelineError`.
         """
+        require_streams("connect", others, BroadcastStream)
         inputs = (Input(self.node), *(other.input() for other in others))
         return Stream(connected(inputs, process, name))
 
@@ -207,7 +208,7 @@ class Stream:
         return Output(SinkNode(name, sink, self.node, tuple(listeners)))
 
     def _then(self, spec: OperatorSpec, name: str | None) -> Stream:
-        check_columns(spec.output_schema, f"operator {spec.name}")
+        check_outputs(spec)
         return Stream(OperatorNode(spec, name is not None, (Input(self.node),)))
 
 
@@ -310,7 +311,9 @@ class KeyedStream:
 
         kind: Any = SliceProcess if _is_batch(process) else Process
         spec = kind.declare(name or "process", schema_of(self.node), self.keys, process, resolve=arrow_type)
-        return self.then(replace(spec, on_error=on_error, event_time=event_time_of(self.node)), name)
+        node = self.node
+        spec = replace(spec, on_error=on_error, event_time=event_time_of(node), watermarks=is_timed(node))
+        return self.then(spec, name)
 
     def deduplicate(
         self, *, within: Duration | None = None, columns: Sequence[str] = (), name: str | None = None
@@ -351,17 +354,9 @@ class KeyedStream:
 
         Raises: `PipelineError`, `ConfigError`.
         """
-        return Stream(
-            joined(
-                self.input(),
-                other.input(),
-                within=within,
-                how=how,
-                suffixes=suffixes,
-                event_time=event_time,
-                name=name,
-            )
-        )
+        require_streams("join", [other], KeyedStream)
+        options: dict[str, Any] = {"how": how, "suffixes": suffixes, "event_time": event_time, "name": name}
+        return Stream(joined(self.input(), other.input(), within=within, **options))
 
     def connect(
         self,
@@ -376,12 +371,13 @@ class KeyedStream:
 
         Raises: `PipelineError`.
         """
+        require_streams("connect", others, KeyedStream, BroadcastStream)
         inputs = (self.input(), *(other.input() for other in others))
         return Stream(connected(inputs, process, name, hold_back))
 
     def then(self, spec: OperatorSpec, name: str | None) -> Stream:
         """The stream that an operator on this one makes; `name` is the one the user gave."""
-        check_columns(spec.output_schema, f"operator {spec.name}")
+        check_outputs(spec)
         return Stream(OperatorNode(spec, name is not None, (Input(self.node, self.keys),)))
 
 

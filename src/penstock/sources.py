@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.types as pt
 
+from penstock.checks import check_columns
 from penstock.combine import Duration, micros
-from penstock.compiler import SourceNode, check_columns
+from penstock.compiler import SourceNode
 from penstock.errors import PipelineError
 from penstock.pipeline import Stream
 from penstock.protocol.eventtime import SourceTime

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.types as pt
 
-from penstock.compiler import Node, SourceNode, check_columns, schema_of
+from penstock.checks import check_columns
+from penstock.compiler import Node, SourceNode, schema_of
 from penstock.errors import PipelineError
 
 if TYPE_CHECKING:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -94,6 +95,18 @@ def test_strings_with_a_collation_pass_as_values(spark: SparkSession, tmp_path: 
 def test_a_frame_that_does_not_stream_is_refused(spark: SparkSession) -> None:
     with pytest.raises(PipelineError, match=r"(?s)numbers is not a streaming DataFrame.*spark\.readStream"):
         pen.read(spark.range(3), name="numbers")
+
+
+def test_code_that_cannot_travel_is_refused_before_anything_is_touched(spark: SparkSession, tmp_path: Path) -> None:
+    lock = threading.Lock()
+
+    def locked(batch: pa.RecordBatch) -> pa.RecordBatch:
+        with lock:
+            return batch
+
+    with pytest.raises(PipelineError, match=r"(?s)the operator map cannot be sent to the workers.*open\(\)"):
+        output(spark, tmp_path, locked).start(tmp_path / "checkpoint")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in"]
 
 
 # -- options -----------------------------------------------------------------------------------------------------------

@@ -13,10 +13,11 @@ KNOWN = [
     "boolean", "binary", "date", "timestamp", "timestamp_ntz", "timestamp_ltz", "decimal", "dec(9)", "numeric(9, 3)",
     "array<bigint>", "map<string,array<int>>", "struct<a:int,b:string>", "struct<a int, `b c`: map<int,int>>",
     "user bigint", "user BIGINT, name string", "a: int, b: double", "`odd ``name` array<struct<x:decimal(38,18)>>",
+    "n bigint NOT NULL", "a int not null, b struct<c: int Not Null, d: int>",
     "int int", "date date, decimal decimal(5,5)", "  n   bigint ,m int ", "_x int, x1 string",
 ]  # fmt: skip
 UNKNOWN = [
-    "n bigint NOT NULL",
+    "n bigint NOT",
     "s string COLLATE UNICODE",
     "interval day",
     "variant",

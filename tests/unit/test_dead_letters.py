@@ -260,3 +260,21 @@ def test_halving_finds_exactly_the_failing_rows_and_keeps_the_order(numbers: lis
     outputs, failed = run_passing(batch, run)
     assert [n for output in outputs for n in output["n"].to_pylist()] == [n for n in numbers if n not in failing]
     assert [row for row, _ in failed] == [row for row, n in enumerate(numbers) if n in failing]
+
+
+def test_the_rows_of_a_slice_are_halved_once_to_find_a_dead_letter() -> None:
+    sizes: list[int] = []
+
+    class Fragile(pen.KeyedProcess):
+        output = "n bigint"
+
+        def process(self, key: Any, rows: Any, state: Any, out: Any) -> None:
+            sizes.append(len(rows))
+            out.emit_many([{"n": 100 // (row["n"] - 5)} for row in rows])
+
+    schema = pa.schema([("k", pa.int64()), ("n", pa.int64())])
+    stream = stream_of(schema).key_by("k").process(Fragile, on_error="dead_letter")
+    harness = Harness(stream, letters=stream.side("dead_letters"))
+    assert len(harness.feed([{"k": 1, "n": number} for number in range(8)])) == 7
+    assert [json.loads(letter["record"])["n"] for letter in harness.output("letters")] == [5]
+    assert sizes == [8, 4, 4, 2, 1, 1, 2]

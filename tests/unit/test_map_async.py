@@ -19,11 +19,13 @@ from penstock.errors import OperatorFailed, PipelineError
 from penstock.observe.events import Event
 from penstock.operators import calling
 from penstock.operators.event_loop import event_loop
+from penstock.testing import Harness
 from penstock.testing.inline import InlineRun, stream_of
 from penstock.testing.tables import Memory, memory_table
 from tests.unit.engine_jobs import SCHEMA, assert_exact, batches_of, crash_in_job, epochs, run_until
 
 Row = dict[str, Any]
+NUMBERED = pa.schema([("number", pa.int64())])
 
 
 class Service:
@@ -204,7 +206,7 @@ def test_concurrency_is_bounded(tmp_path: Path, table: str) -> None:
 def test_rows_in_reserve_are_called_when_others_end_unless_it_is_too_late(until: float) -> None:
     """D5: what does not begin in time never begins, so nobody outside is asked in vain."""
     service = Service(0.001)
-    calls = calling.Calls(service.ask, concurrency=2, timeout_s=30, retries=0)
+    calls = calling.Calls(service.ask, (NUMBERED, NUMBERED), concurrency=2, timeout_s=30, retries=0)
     rows = [{"number": number} for number in range(6)]
     calls.begin(0, rows[:2], math.inf)
     calls.begin(1, rows[2:], until)
@@ -338,3 +340,19 @@ def test_options_that_cannot_be_are_refused(options: dict[str, Any]) -> None:
     """E5."""
     with pytest.raises(PipelineError):
         stream_of(SCHEMA).map_async(boom, **options)
+
+
+@pytest.mark.parametrize("rescaled", [1, 3])
+def test_rows_of_one_partition_leave_in_their_order_also_across_barriers_and_rescaling(rescaled: int) -> None:
+    """D5: also where no key follows that would need it."""
+
+    async def same(row: Row) -> Row:
+        return row
+
+    harness = Harness(stream_of(NUMBERED).map_async(same, ordered=True, concurrency=16), parallelism=1, steps=1)
+    harness.feed([{"number": number} for number in range(100)])
+    assert harness.rows_in_flight > 16
+    harness.rescale(rescaled)
+    harness.feed([{"number": number} for number in range(100, 200)])
+    harness.settle()
+    assert [row["number"] for row in harness.output()] == list(range(200))

@@ -82,7 +82,7 @@ def test_user_code_is_run_again_on_copies() -> None:
     [
         ({"a": None, "b": 1.5, "c": "ü"}, '{"a": null, "b": 1.5, "c": "ü"}'),
         ({"a": b"\xff", "l": [b"\x01", {"x": 1}]}, '{"a": "ff", "l": ["01", {"x": 1}]}'),
-        ({"a": math.nan}, '{"a": NaN}'),
+        ({"a": math.nan}, '{"a": "NaN"}'),
     ],
 )
 def test_a_record_is_shown_as_json(record: dict[str, Any], text: str) -> None:

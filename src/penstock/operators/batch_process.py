@@ -17,6 +17,7 @@ from penstock.operators.deadletters import CarefulSpec
 from penstock.operators.declare import Declaration, Method, Resolve
 from penstock.operators.failing import BadOutput, operator_failed
 from penstock.operators.grouping import group_rows
+from penstock.operators.lossless import cast_column
 from penstock.operators.process_operator import opened
 from penstock.operators.user_state import ROW_EXPIRES, StateField, alive, state_schema, with_expiry
 from penstock.state.keys import Rows, normalise
@@ -55,7 +56,7 @@ class BatchProcess:
     load, so results must not. Rows of a key stand in their order.
     """
 
-    output: ClassVar[str | pa.Schema]
+    output: ClassVar[str | pa.Schema | Any]
 
     def open(self) -> None:
         """Called once before the first rows, in every subtask and again after every failure."""
@@ -65,7 +66,7 @@ class BatchProcess:
         raise NotImplementedError
 
 
-_PROCESS = Method("process", (4,), "process(self, batch, keys, state)")
+_PROCESS = Method("process", (4,), "process(self, batch, keys, state)", may_yield=True)
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,13 @@ class SliceProcess(CarefulSpec):
         Raises: `PipelineError`.
         """
         declared = Declaration.of(name, function, BatchProcess, (_PROCESS,), resolve)
+        for part in ("sides", "on_timer"):
+            if hasattr(declared.kind, part):
+                declared.refuse(
+                    f"{declared.kind.__name__} has {part}",
+                    "use pen.KeyedProcess for timers and side outputs",
+                    cause="code over whole slices has neither",
+                )
         fields = declared.fields(beside=key_schema(name, input_schema, keys).names)
         return cls(name, input_schema, keys, function, declared.output(), fields)
 
@@ -194,5 +202,11 @@ class _SliceOperator:
             raise BadOutput(
                 f"the state {field.name!r} was set to {got} for {count} keys", "set a pyarrow array, one value per key"
             )
-        # State refers to its columns until the epoch ends; what the user's array lies in may be used again before.
-        return copied(column if column.type == field.kind else column.cast(field.kind))
+        try:
+            # State refers to its columns until the epoch ends; what the user's array lies in may be used again before.
+            return copied(cast_column(column, field.kind))
+        except pa.ArrowException as error:
+            raise BadOutput(
+                f"the state {field.name!r} is declared as {field.kind} and was set to {column.type}: {error}",
+                "set a column of the declared type, or declare another one",
+            ) from error

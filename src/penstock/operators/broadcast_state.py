@@ -14,6 +14,7 @@ import pyarrow as pa
 from penstock.channel.hashing import hash_columns
 from penstock.operators.base import StateSchema
 from penstock.operators.convert import arrow_values, python_values
+from penstock.operators.copies import copied, depth_of
 from penstock.operators.failing import BadOutput
 from penstock.state.keyed import KeyedState
 
@@ -27,10 +28,11 @@ def map_schema(key: pa.DataType, value: pa.DataType) -> StateSchema:
 
 
 class SharedMap(Mapping[Any, Any]):
-    """A broadcast map as rows of other inputs see it: it cannot be changed."""
+    """A broadcast map as rows of other inputs see it: it cannot be changed, and lists and dicts in it are copies."""
 
     def __init__(self, name: str, schema: StateSchema, state: KeyedState) -> None:
         self._name, self._schema, self._state = name, schema, state
+        self._depth = depth_of(schema.values.types[0])
         self._known: dict[Any, Any] = {}
         self._complete = False
 
@@ -40,7 +42,7 @@ class SharedMap(Mapping[Any, Any]):
         found = self._known.get(key, _GONE)
         if found is _GONE:
             raise KeyError(key)
-        return found
+        return copied(found, self._depth) if self._depth else found
 
     def __iter__(self) -> Iterator[Any]:
         self._read_whole()
@@ -61,7 +63,9 @@ class SharedMap(Mapping[Any, Any]):
         column = pa.RecordBatch.from_arrays([self._column("values", values)], schema=self._schema.values)
         deleted = np.fromiter((value is _GONE for value in changes.values()), np.bool_, len(changes))
         self._state.update(hash_columns(keys.columns), keys, column, deleted)
-        self._known.update(changes)
+        # As they will be read from the state, whatever form they were given in.
+        stored = zip(python_values(keys.column(0)), python_values(column.column(0)), deleted, strict=True)
+        self._known.update((key, _GONE if gone else value) for key, value, gone in stored)
 
     def _column(self, part: str, items: list[Any]) -> pa.Array:
         kind = (self._schema.keys if part == "keys" else self._schema.values).types[0]
@@ -93,26 +97,34 @@ class ChangingMap(MutableMapping[Any, Any]):
 
     def __init__(self, shared: SharedMap) -> None:
         self._shared = shared
-        self.changes: dict[Any, Any] = {}
+        self._set: dict[Any, Any] = {}
+        self._lent: dict[Any, Any] = {}
+        """What was read: lists and dicts among it may be changed in place."""
 
     def __getitem__(self, key: Any) -> Any:
-        if key not in self.changes:
-            return self._shared[key]
-        found = self.changes[key]
+        if key not in self._set:
+            if key not in self._lent:
+                self._lent[key] = self._shared[key]
+            return self._lent[key]
+        found = self._set[key]
         if found is _GONE:
             raise KeyError(key)
         return found
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        self.changes[key] = value
+        self._set[key] = value
 
     def __delitem__(self, key: Any) -> None:
         self[key]  # raises if there is none
-        self.changes[key] = _GONE
+        self._set[key] = _GONE
 
     def __iter__(self) -> Iterator[Any]:
-        yield from (key for key in list(self._shared) if key not in self.changes)
-        yield from (key for key, value in list(self.changes.items()) if value is not _GONE)
+        yield from (key for key in list(self._shared) if key not in self._set)
+        yield from (key for key, value in list(self._set.items()) if value is not _GONE)
+
+    def changes(self) -> dict[Any, Any]:
+        """What is to be stored, also what was changed in place."""
+        return {**{key: value for key, value in self._lent.items() if value != self._shared[key]}, **self._set}
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -122,7 +134,7 @@ class BroadcastView:
     """All broadcast maps of an operator as attributes, for one slice of broadcast rows."""
 
     def __init__(self, maps: Mapping[str, SharedMap]) -> None:
-        self._maps = {name: ChangingMap(shared) for name, shared in maps.items()}
+        self.__dict__["_maps"] = {name: ChangingMap(shared) for name, shared in maps.items()}
 
     def __getattr__(self, name: str) -> ChangingMap:
         try:
@@ -130,5 +142,9 @@ class BroadcastView:
         except KeyError:
             raise AttributeError(f"there is no broadcast map {name!r}; declare {name} = pen.broadcast_map(…)") from None
 
+    def __setattr__(self, name: str, value: object) -> None:
+        getattr(self, name)
+        raise AttributeError(f"{name!r} cannot be replaced: set its entries, as in broadcast.{name}[key] = value")
+
     def changes(self) -> dict[str, dict[Any, Any]]:
-        return {name: changing.changes for name, changing in self._maps.items()}
+        return {name: changing.changes() for name, changing in self._maps.items()}

@@ -13,7 +13,7 @@ import queue
 import random
 import time
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from statistics import median
@@ -24,7 +24,8 @@ import pyarrow as pa
 
 from penstock.errors import OperatorFailed
 from penstock.operators.base import Emitted, Records, Unfinished
-from penstock.operators.convert import batch_of_rows, checked_row, first_misfit, python_rows
+from penstock.operators.convert import batch_of_rows, check_row, first_misfit, readable_rows
+from penstock.operators.copies import row_copier
 from penstock.operators.deadletters import Letters
 from penstock.operators.event_loop import AsyncRowFunction, event_loop
 from penstock.operators.failing import BadOutput, operator_failed, record_of
@@ -49,32 +50,44 @@ ROUNDS = 2
 
 
 Row: TypeAlias = "dict[str, Any]"
+GivenRow: TypeAlias = "Row | Exception"
+"""What is wrong with it, where Python cannot hold a row."""
 
 
 class Ended(NamedTuple):
-    """One call that ended: what came out, or the exception."""
+    """One call that ended: the row that came out, or the exception."""
 
     slice: int
     row: int
-    result: object
-    error: Exception | None
+    result: Row | Exception
     elapsed_s: float
 
 
 class Calls:
     """Calls on the event loop of this process, so many at once, and the queue by which they come back."""
 
-    def __init__(self, function: AsyncRowFunction, concurrency: int, timeout_s: float, retries: int) -> None:
+    def __init__(
+        self,
+        function: AsyncRowFunction,
+        schemas: tuple[pa.Schema, pa.Schema],
+        *,
+        concurrency: int,
+        timeout_s: float,
+        retries: int,
+    ) -> None:
+        """`schemas` are those of the rows that go in and come out."""
         self._function, self._concurrency = function, concurrency
         self._timeout_s, self._retries = timeout_s, retries
+        self._copy_input, self._copy_output = map(row_copier, schemas)
+        self._names = frozenset(schemas[1].names)
         self._loop = event_loop()
-        self._reserve: deque[tuple[int, int, Row]] = deque()
+        self._reserve: deque[tuple[int, int, GivenRow]] = deque()
         self._begin_until = math.inf
         self._tasks: set[asyncio.Task[None]] = set()
         self._ended: queue.SimpleQueue[Ended] = queue.SimpleQueue()
         self._abandoned = False
 
-    def begin(self, number: int, rows: list[Row], until: float) -> None:
+    def begin(self, number: int, rows: Sequence[GivenRow], until: float) -> None:
         """Calls for the rows of a slice, in their turn; those that did not begin until then never do."""
         self._loop.call_soon_threadsafe(self._add, number, rows, until)
 
@@ -94,7 +107,7 @@ class Calls:
         """Cancels what still runs, without waiting for it."""
         self._loop.call_soon_threadsafe(self._cancel)
 
-    def _add(self, number: int, rows: list[Row], until: float) -> None:
+    def _add(self, number: int, rows: Sequence[GivenRow], until: float) -> None:
         self._reserve += ((number, index, row) for index, row in enumerate(rows))
         self._begin_until = until
         self._refill()
@@ -115,19 +128,26 @@ class Calls:
         for task in self._tasks:
             task.cancel()
 
-    async def _run(self, number: int, index: int, row: Row) -> None:
+    async def _run(self, number: int, index: int, row: GivenRow) -> None:
         started = time.monotonic()
-        result: object = None
-        error: Exception | None = None
+        result: Row | Exception
         try:
-            result = await self._call(row)
+            if isinstance(row, Exception):
+                raise row
+            result = self._taken(await self._call(row))
         except Exception as raised:  # noqa: BLE001 - user code may raise anything
-            error = raised
-        except (asyncio.CancelledError, KeyboardInterrupt, SystemExit) as raised:
+            result = raised
+        except BaseException as raised:  # else nobody would hear of this row again
             if self._abandoned:
                 raise
-            error = RuntimeError(f"the call ended itself by {type(raised).__name__}")
-        self._ended.put(Ended(number, index, result, error, time.monotonic() - started))
+            result = RuntimeError(f"the call ended itself by {type(raised).__name__}")
+        self._ended.put(Ended(number, index, result, time.monotonic() - started))
+
+    def _taken(self, result: object) -> Row:
+        """A copy, made before another call can change what it has in common with this one. Raises: `BadOutput`."""
+        check_row(result, self._names)
+        assert isinstance(result, Mapping)
+        return self._copy_output(result)
 
     async def _call(self, row: Row) -> object:
         attempt = 0
@@ -136,8 +156,11 @@ class Calls:
             try:
                 async with limit:
                     # A copy: a retry must not see what an earlier try did to its row.
-                    return await self._function(dict(row))
-            except Exception as error:
+                    return await self._function(self._copy_input(row))
+            except (Exception, asyncio.CancelledError) as error:
+                if self._abandoned:
+                    raise
+                # Not cancelled by us: something that the call waited for was.
                 if attempt == self._retries:
                     if limit.expired():
                         raise TimeoutError(f"no answer within {self._timeout_s:g} s") from None
@@ -168,7 +191,7 @@ class CallOperator:
         concurrency: int,
         ordered: bool,
     ) -> None:
-        self._name, self._schema, self._names = name, schema, frozenset(schema.names)
+        self._name, self._schema = name, schema
         self._calls, self._letters = calls, letters
         self._concurrency, self._ordered = concurrency, ordered
         self._slice_rows = max(1, concurrency // SLICES)
@@ -212,7 +235,7 @@ class CallOperator:
         if not self._begun:
             self._first_begun_at = time.monotonic()
         self._slices[self._begun] = _Slice(records.batch, set(range(records.rows)))
-        self._calls.begin(self._begun, python_rows(records.batch), self._begin_until)
+        self._calls.begin(self._begun, readable_rows(records.batch), self._begin_until)
         self._begun += 1
         self._running += records.rows
         self._held_rows += records.rows
@@ -255,16 +278,10 @@ class CallOperator:
     # -- what comes out ------------------------------------------------------------------------------------------
 
     def _checked(self, part: _Slice, ended: Ended) -> Row | Exception:
-        """What a call gave, if it is a row; else the exception, unless that stops the query."""
-        error = ended.error
-        if error is None:
-            try:
-                return checked_row(ended.result, self._names)
-            except BadOutput as misfit:
-                error = misfit
-        if self._letters is None:
-            raise self._failure(part, ended.row, error)
-        return error
+        """What a call gave, unless that stops the query."""
+        if isinstance(ended.result, Exception) and self._letters is None:
+            raise self._failure(part, ended.row, ended.result)
+        return ended.result
 
     def _failure(self, part: _Slice, row: int, error: Exception) -> OperatorFailed:
         failure = operator_failed(self._name, error, record_of(part.batch, row))

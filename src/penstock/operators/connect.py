@@ -19,7 +19,7 @@ from penstock.operators.declare import Declaration, Method, Resolve
 from penstock.operators.failing import batch_failed
 from penstock.operators.process import Output
 from penstock.operators.process_operator import Call, CodeShape, KeyedCode, opened, without_timers
-from penstock.operators.timers import Timers
+from penstock.operators.timers import TimerRules, Timers
 from penstock.operators.user_output import Collector, Misfit
 from penstock.operators.user_state import StateField, StateView
 
@@ -49,8 +49,8 @@ class ConnectProcess:
     """
 
     inputs: ClassVar[Sequence[str]]
-    output: ClassVar[str | pa.Schema]
-    sides: ClassVar[Mapping[str, str | pa.Schema]] = MappingProxyType({})
+    output: ClassVar[str | pa.Schema | Any]
+    sides: ClassVar[Mapping[str, str | pa.Schema | Any]] = MappingProxyType({})
 
     def open(self) -> None:
         """Called once before the first rows, in every subtask and again after every failure."""
@@ -98,6 +98,8 @@ class Connect(SpecDefaults):
     sides: Mapping[str, pa.Schema] = field(default_factory=dict)
     takes_timers: bool = False
     timed: bool = False
+    watermarks: bool = True
+    """Whether they come with the inputs, as in `CarefulSpec`."""
 
     @classmethod
     def declare(
@@ -115,7 +117,7 @@ class Connect(SpecDefaults):
         """
         methods = (_PROCESS, _BROADCAST) if any(part.broadcast for part in inputs) else (_PROCESS,)
         declared = Declaration.of(name, function, ConnectProcess, methods, resolve)
-        timed = declared.has(ConnectProcess, "on_timer")
+        timed = declared.has("on_timer")
         if timed:
             Declaration.of(name, function, ConnectProcess, (_PROCESS_TIMED, _ON_TIMER), resolve)
         maps = {part: map_schema(*types) for part, types in declared.broadcast_maps().items()}
@@ -148,11 +150,12 @@ class Connect(SpecDefaults):
     @cached_property
     def shape(self) -> CodeShape:
         keys = key_schema(self.name, self.inputs[0].schema, self.keys)
-        return CodeShape(self.name, keys, self.fields, self.output_schema, self.sides)
+        rules = TimerRules(self.timed, self.watermarks)
+        return CodeShape(self.name, keys, self.fields, self.output_schema, self.sides, rules)
 
     @property
     def state_tables(self) -> Mapping[str, StateSchema]:
-        own = self.shape.tables(timed=self.timed) if self.keys else {}
+        own = self.shape.tables() if self.keys else {}
         return {**own, **self.maps}
 
     @property
@@ -272,7 +275,7 @@ class _ConnectOperator:
     def _run_unkeyed(self, records: Records) -> Iterator[Emitted]:
         def call(batch: pa.RecordBatch) -> list[Emitted]:
             out = Collector(self._spec.output_schema, self._spec.sides)
-            timers = Timers(records.time, records.hashes)
+            timers = Timers(records.time, records.hashes, TimerRules())
             self._calls[records.port]({}, python_rows(batch), self._view(), out, timers)
             try:
                 return list(out.emitted())

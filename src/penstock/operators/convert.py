@@ -12,7 +12,9 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from penstock.operators.columns import describe
-from penstock.operators.failing import BadOutput
+from penstock.operators.failing import BadOutput, shown
+from penstock.operators.lossless import cast_column, check_values
+from penstock.operators.maps import with_dicts, with_pairs
 
 # Spark's dates, and its timestamps with the session's zone, which is UTC in our jobs, and without any.
 _EPOCHS: dict[pa.DataType, date] = {
@@ -23,7 +25,7 @@ _EPOCHS: dict[pa.DataType, date] = {
 
 
 def python_values(array: pa.Array) -> list[Any]:
-    """The column as Python values, ten times as fast as ``to_pylist`` for the common types."""
+    """The column as Python values, ten times as fast as ``to_pylist`` for the common types; maps are dicts."""
     kind = array.type
     if pt.is_integer(kind) or pt.is_floating(kind):
         return _with_none(_filled(array).to_numpy().tolist(), array)
@@ -32,7 +34,7 @@ def python_values(array: pa.Array) -> list[Any]:
         unit = "m8[D]" if kind.bit_width == 32 else "m8[us]"
         return _with_none(list(map(_EPOCHS[kind].__add__, since.astype(np.int64).view(unit).tolist())), array)
     if pt.is_nested(kind) or pt.is_temporal(kind):
-        return array.to_pylist()
+        return with_dicts(array.to_pylist(), kind)
     return array.to_numpy(zero_copy_only=False).tolist()
 
 
@@ -54,6 +56,34 @@ def python_rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
     return _row_maker(tuple(batch.schema.names))([python_values(column) for column in batch.columns])
 
 
+class Unreadable(ValueError):
+    """A row with a value that Python has none for, such as a timestamp after the year 9999."""
+
+
+def readable_rows(batch: pa.RecordBatch) -> list[dict[str, Any] | Unreadable]:
+    """The rows as dicts, and what is wrong with those that cannot be."""
+    try:
+        return list(python_rows(batch))
+    except (OverflowError, ValueError):
+        return [_readable_row(batch.slice(number, 1)) for number in range(batch.num_rows)]
+
+
+def first_unreadable(batch: pa.RecordBatch) -> tuple[int, Unreadable]:
+    """The first row that `python_rows` cannot read."""
+    rows = readable_rows(batch)
+    return next((number, row) for number, row in enumerate(rows) if isinstance(row, Unreadable))
+
+
+def _readable_row(row: pa.RecordBatch) -> dict[str, Any] | Unreadable:
+    values: dict[str, Any] = {}
+    for name, column in zip(row.schema.names, row.columns, strict=True):
+        try:
+            (values[name],) = python_values(column)
+        except (OverflowError, ValueError) as error:
+            return Unreadable(f"the column {name!r} holds a value of {column.type} that Python cannot hold: {error}")
+    return values
+
+
 @lru_cache(maxsize=64)
 def _row_maker(names: tuple[str, ...]) -> Callable[[list[list[Any]]], list[dict[str, Any]]]:
     """Makes dicts with these keys. Compiled, as named tuples are: a third of the time of ``dict(zip(names, row))``."""
@@ -65,12 +95,12 @@ def _row_maker(names: tuple[str, ...]) -> Callable[[list[list[Any]]], list[dict[
 
 
 def arrow_values(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """Python values as a column of exactly this type; a float is never cut to an integer."""
-    if pt.is_integer(kind) and not {float, np.float64, np.float32}.isdisjoint(map(type, values)):
-        raise pa.ArrowInvalid(f"got a float for {kind}")
-    if pt.is_map(kind):
-        values = [list(item.items()) if isinstance(item, Mapping) else item for item in values]
-    return pa.array(values, kind)
+    """Python values as a column of exactly this type, if nothing is lost.
+
+    Raises: `pa.ArrowException`, `OverflowError`, `TypeError`, `ValueError`.
+    """
+    check_values(values, kind)
+    return pa.array(with_pairs(values, kind), kind)
 
 
 def batch_of_rows(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.RecordBatch:
@@ -99,16 +129,9 @@ def first_misfit(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> int:
 def check_row(row: object, names: frozenset[str]) -> None:
     """Raises: `BadOutput` unless `row` is a mapping with exactly these columns."""
     if not isinstance(row, Mapping):
-        raise BadOutput(f"got {type(row).__name__} {row!r:.100} for a row", "give each row as a dict of its columns")
+        raise BadOutput(f"got {type(row).__name__} {shown(row)} for a row", "give each row as a dict of its columns")
     if row.keys() != names:
         raise _wrong_columns(sorted(names), sorted(map(str, row)))
-
-
-def checked_row(row: object, names: frozenset[str]) -> dict[str, Any]:
-    """A row with exactly these columns, as a dict. Raises: `BadOutput`."""
-    check_row(row, names)
-    assert isinstance(row, Mapping)
-    return dict(row)
 
 
 def fit_batches(result: object, schema: pa.Schema, given: pa.RecordBatch) -> list[pa.RecordBatch]:
@@ -136,7 +159,8 @@ def _batches(result: object) -> Iterable[pa.RecordBatch]:
             yield result
         case pa.Table():
             yield from result.to_batches()
-        case Iterable() if not isinstance(result, str | bytes | Mapping):
+        # A DataFrame is one of its columns' names.
+        case Iterable() if not isinstance(result, str | bytes | Mapping) and not hasattr(result, "__dataframe__"):
             for part in result:
                 if not isinstance(part, pa.RecordBatch | pa.Table):
                     raise _no_batch(part)
@@ -155,12 +179,10 @@ def fit(batch: pa.RecordBatch, schema: pa.Schema, passed_on: set[int]) -> pa.Rec
 
 
 def _fit_column(array: pa.Array, field: pa.Field) -> pa.Array:
-    if array.type != field.type:
-        try:
-            array = array.cast(field.type, safe=True)
-        except pa.ArrowException as error:
-            raise _bad_value(field, error, got=str(array.type)) from error
-    return _checked(array, field)
+    try:
+        return _checked(cast_column(array, field.type), field)
+    except pa.ArrowException as error:
+        raise _bad_value(field, error, got=str(array.type)) from error
 
 
 def _checked(array: pa.Array, field: pa.Field) -> pa.Array:
@@ -187,5 +209,5 @@ def _wrong_columns(wanted: Sequence[str], got: Sequence[str]) -> BadOutput:
 def _no_batch(result: object) -> BadOutput:
     return BadOutput(
         f"wanted a pyarrow.RecordBatch, a pyarrow.Table or an iterable of them; got {type(result).__name__}",
-        "return record batches, for example pa.RecordBatch.from_pandas(frame)",
+        "return record batches, for example pa.RecordBatch.from_pandas(frame, preserve_index=False)",
     )

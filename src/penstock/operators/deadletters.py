@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from penstock.errors import PipelineError
 from penstock.operators.base import DEAD_LETTERS, OperatorContext, Side, SpecDefaults
-from penstock.operators.failing import RECORD_CHARS_MAX, location, shortened, whole_record
+from penstock.operators.failing import RECORD_CHARS_MAX, location, shortened, text_of, whole_record
 
 OnError: TypeAlias = Literal["stop", "dead_letter"]
 
@@ -44,6 +44,8 @@ class CarefulSpec(SpecDefaults):
     on_error: OnError = "stop"
     event_time: str | None = None
     """The input's column with it, for dead letters."""
+    watermarks: bool = True
+    """Whether they come with the input: else timers in event time never fire."""
 
     def __post_init__(self) -> None:
         check_on_error(self.on_error)
@@ -133,10 +135,10 @@ def no_place_for_letters(table: str) -> PipelineError:
 
 def sample_of(letters: pa.RecordBatch) -> str:
     """The first of some dead letters, in words."""
-    first = letters.slice(0, 1).to_pylist()[0]
+    first = letters.slice(0, 1).select(["error", "message", "record"]).to_pylist()[0]
     return shortened(f"{first['error']}: {first['message']}, record {first['record']}", RECORD_CHARS_MAX)
 
 
 def _message(error: BaseException) -> str:
     place = location(error)
-    return f"{error}" + (f" (at {place})" if place else "")
+    return text_of(error) + (f" (at {place})" if place else "")

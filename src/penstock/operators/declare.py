@@ -15,11 +15,11 @@ from penstock.channel.hashing import why_unsupported
 from penstock.config import parse_duration
 from penstock.errors import PipelineError
 from penstock.operators.columns import refuse_doubles
-from penstock.operators.user_state import StateField
+from penstock.operators.user_state import StateField, StateView
 
 Duration: TypeAlias = str | float | timedelta
-Resolve: TypeAlias = Callable[[str], pa.DataType]
-"""Turns Spark DDL ("bigint", "user bigint, total bigint") into an Arrow type."""
+Resolve: TypeAlias = Callable[[Any], pa.DataType]
+"""Turns Spark DDL ("bigint", "user bigint, total bigint"), or a type of Spark, into an Arrow type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +44,8 @@ def value(kind: str | pa.DataType, *, ttl: Duration | None = None) -> Any:
     """Declares one value of state per key inside a process class: a Spark type name or an Arrow type.
 
     A value that was never set, or was set to None, is None. Types: numbers, decimals, strings, booleans, binaries,
-    dates, timestamps, and arrays and structs of them. With `ttl` it is forgotten that long after it was last written,
-    in processing time.
+    dates, timestamps, and arrays, maps and structs of them. With `ttl` it is forgotten that long after it was last
+    written, in processing time.
     """
     return ValueState(kind, ttl=ttl)
 
@@ -75,6 +75,11 @@ class Method:
     arguments: tuple[int, ...]
     """How many it may have, with self."""
     form: str
+    may_yield: bool = False
+    """Whether what it yields is looked at."""
+
+
+_OPEN = Method("open", (1,), "open(self)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +88,7 @@ class Declaration:
 
     operator: str
     kind: type
+    base: type
     resolve: Resolve
 
     @classmethod
@@ -91,11 +97,13 @@ class Declaration:
     ) -> Declaration:
         """Raises: `PipelineError` if the class cannot be run."""
         kind = function if isinstance(function, type) else type(function)
-        declared = cls(operator, kind, resolve)
+        declared = cls(operator, kind, base, resolve)
         if not issubclass(kind, base):
             declared.refuse(f"got {kind.__name__}", f"pass a subclass of pen.{base.__name__}")
+        declared._check_names()
         for method in methods:
-            declared._check_method(base, method)
+            declared._check_method(method)
+        declared._check_form(_OPEN)
         if isinstance(function, type) and not _takes(kind, 0):
             seen = f"{kind.__name__}{inspect.signature(kind)} needs arguments"
             declared.refuse(seen, f"pass an instance: {kind.__name__}(...)")
@@ -104,19 +112,37 @@ class Declaration:
             declared.refuse(f"{kind.__name__} declares state in an instance", "declare state in the class body")
         return declared
 
-    def _check_method(self, base: type, method: Method) -> None:
+    def _check_names(self) -> None:
+        """State must not hide a method, nor what every key's state has."""
+        for name, item in self._attributes().items():
+            hides = hasattr(self.base, name) and callable(getattr(self.base, name))
+            if isinstance(item, ValueState | BroadcastMap) and (hides or hasattr(StateView, name)):
+                seen = f"the state {name!r} is called like a part of pen.{self.base.__name__}"
+                self.refuse(seen, "give it another name", cause="it would hide that part")
+
+    def _check_method(self, method: Method) -> None:
         own = getattr(self.kind, method.name, None)
-        if own is None or own is getattr(base, method.name, None):
+        if own is None or own is getattr(self.base, method.name, None):
             self.refuse(f"{self.kind.__name__} has no {method.name}()", f"write def {method.form}")
+        self._check_form(method)
+
+    def _check_form(self, method: Method) -> None:
+        own, name = getattr(self.kind, method.name), f"{self.kind.__name__}.{method.name}"
+        if not callable(own):
+            self.refuse(f"{name} is {own!r:.100}, no method", f"write def {method.form}")
         if not any(_takes(own, count) for count in method.arguments):
-            self.refuse(f"{self.kind.__name__}.{method.name}{inspect.signature(own)}", f"write def {method.form}")
+            self.refuse(f"{name}{inspect.signature(own)}", f"write def {method.form}")
+        if inspect.iscoroutinefunction(own) or inspect.isasyncgenfunction(own):
+            advice = f"write def {method.form} without async; map_async is for calls that wait"
+            self.refuse(f"{name} is async", advice, cause="nobody would wait for it, and nothing of it would run")
+        if inspect.isgeneratorfunction(own) and not method.may_yield:
+            advice = "write no yield in it: rows leave by out.emit(…)"
+            self.refuse(f"{name} is a generator", advice, cause="a call only makes it, and nothing of it would run")
 
     def output(self) -> pa.Schema:
         """The declared output columns."""
         advice = 'declare output = "user bigint, total bigint" in the class body'
-        columns = self._columns("output", getattr(self.kind, "output", None), advice)
-        refuse_doubles(self.operator, columns.names, "an output column")
-        return columns
+        return self._columns("output", getattr(self.kind, "output", None), advice)
 
     def sides(self) -> Mapping[str, pa.Schema]:
         """The declared side outputs."""
@@ -135,9 +161,9 @@ class Declaration:
         refuse_doubles(self.operator, (*beside, *(field.name for field in fields)), "a key or state column")
         return fields
 
-    def has(self, base: type, method: str) -> bool:
+    def has(self, method: str) -> bool:
         """Whether the class has written an optional method."""
-        return getattr(self.kind, method) is not getattr(base, method)
+        return getattr(self.kind, method) is not getattr(self.base, method)
 
     def takes(self, method: str, arguments: int) -> bool:
         return _takes(getattr(self.kind, method), arguments)
@@ -149,23 +175,32 @@ class Declaration:
             for name, item in self._declared(BroadcastMap, broadcast_map).items()
         }
 
-    def refuse(self, seen: str, next_step: str) -> NoReturn:
+    def refuse(self, seen: str, next_step: str, *, cause: str = "the class given to it is not complete") -> NoReturn:
         raise PipelineError(
             f"{self.operator}: {seen}",
-            cause="the class given to it is not complete",
+            cause=cause,
             next_step=next_step,
             operator=self.operator,
         )
 
     def _declared(self, kind: type, maker: object) -> dict[str, Any]:
-        attributes = {name: item for base in reversed(self.kind.__mro__) for name, item in vars(base).items()}
-        return {name: item for name, item in attributes.items() if isinstance(item, kind) or item is maker}
+        return {name: item for name, item in self._attributes().items() if isinstance(item, kind) or item is maker}
+
+    def _attributes(self) -> dict[str, Any]:
+        return {name: item for base in reversed(self.kind.__mro__) for name, item in vars(base).items()}
 
     def _columns(self, what: str, declared: object, advice: str) -> pa.Schema:
+        columns = self._schema(what, declared, advice)
+        if not columns.names:
+            self.refuse(f"{self.kind.__name__}.{what} has no columns", advice)
+        refuse_doubles(self.operator, columns.names, f"a column of {what}")
+        return columns
+
+    def _schema(self, what: str, declared: object, advice: str) -> pa.Schema:
         if isinstance(declared, pa.Schema):
             return declared
         kind = self.kind.__name__
-        if not isinstance(declared, str):
+        if declared is None or isinstance(declared, ValueState | BroadcastMap):
             self.refuse(f"{kind} has no {what} columns ({what} is {declared!r:.100})", advice)
         resolved = self._resolved(f"{kind}.{what}", declared)
         if not pt.is_struct(resolved):
@@ -200,13 +235,13 @@ class Declaration:
             self.refuse(f"{what} is declared with {declared!r:.100}", "use a Spark type name or an Arrow type")
         return self._resolved(what, declared)
 
-    def _resolved(self, what: str, declared: str) -> pa.DataType:
+    def _resolved(self, what: str, declared: object) -> pa.DataType:
         try:
             return self.resolve(declared)
         except Exception as error:
-            first_line = str(error).partition("\n")[0]
+            first_line = (error.seen if isinstance(error, PipelineError) else str(error)).partition("\n")[0]
             raise PipelineError(
-                f"{self.operator}: {what} is declared as {declared!r}: {first_line}",
+                f"{self.operator}: {what} is declared as {declared!r:.100}: {first_line}",
                 cause="this is not a type in Spark's DDL",
                 next_step='use names such as "bigint", "double", "string", "timestamp", "decimal(10,2)", '
                 '"array<bigint>"',

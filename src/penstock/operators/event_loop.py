@@ -53,15 +53,38 @@ def event_loop() -> asyncio.AbstractEventLoop:
     return _here().loop
 
 
-def opened(owner: object, function: AsyncRowFunction) -> AsyncRowFunction:
-    """The function, opened for its operator the first time that this process meets it. Raises: what `open` raises."""
+def opened(owner: object, function: AsyncRowFunction, timeout_s: float) -> AsyncRowFunction:
+    """The function, opened for its operator the first time that this process meets it.
+
+    Raises: what `open` raises; `TimeoutError` when it takes too long.
+    """
     known = _here().opened
     if owner not in known:
         if isinstance(function, AsyncFunction):
             function = copy.copy(function)
-            asyncio.run_coroutine_threadsafe(function.open(), event_loop()).result()
+            _open(function, timeout_s)
         known[owner] = function
     return known[owner]
+
+
+def _open(function: AsyncFunction, timeout_s: float) -> None:
+    async def run() -> None:
+        try:
+            await function.open()
+        except (Exception, asyncio.CancelledError):
+            raise
+        except BaseException as raised:
+            # It would end the thread of the loop, and everybody who waits for that would wait for ever.
+            raise RuntimeError(f"open() ended itself by {type(raised).__name__}") from raised
+
+    opening = asyncio.run_coroutine_threadsafe(run(), event_loop())
+    try:
+        opening.result(timeout_s)
+    except TimeoutError:
+        if opening.done():
+            raise  # its own
+        opening.cancel()
+        raise TimeoutError(f"open() did not end within {timeout_s:g} s") from None
 
 
 def _here() -> _Loop:

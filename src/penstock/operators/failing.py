@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sysconfig
 import traceback
@@ -25,11 +26,11 @@ _LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib",
 
 
 class BadOutput(Exception):
-    """What user code returned does not fit the declared columns."""
+    """What user code gave cannot be taken: mostly it does not fit the declared columns."""
 
-    def __init__(self, seen: str, next_step: str) -> None:
+    def __init__(self, seen: str, next_step: str, cause: str = "the function's output does not fit its schema") -> None:
         super().__init__(seen)
-        self.next_step = next_step
+        self.next_step, self.cause = next_step, cause
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +112,9 @@ def batch_failed(
 def operator_failed(operator: str, error: Exception, record: str, *, note: str = "") -> OperatorFailed:
     """The error that tells what user code raised, where, and on which record."""
     if isinstance(error, BadOutput):
-        seen, cause, next_step = str(error), "the function's output does not fit its schema", error.next_step
+        seen, cause, next_step = text_of(error), error.cause, error.next_step
     else:
-        seen = shortened(f"{type(error).__name__}: {error}", _MESSAGE_CHARS_MAX)
+        seen = shortened(f"{type(error).__name__}: {text_of(error)}", _MESSAGE_CHARS_MAX)
         if place := location(error):
             seen += f" (at {place})"
         cause = "the function cannot take this record"
@@ -137,7 +138,28 @@ def location(error: BaseException) -> str:
         return ""
     own = [(code, line) for code, line in frames if _is_users(code.co_filename)]
     code, line = (own or frames)[-1]
-    return f"{code.co_filename}:{line} in {code.co_name}"
+    return _writable(f"{code.co_filename}:{line} in {code.co_name}")
+
+
+def text_of(error: BaseException) -> str:
+    """What an exception says, whatever it is, as text that can be stored."""
+    try:
+        return _writable(str(error))
+    except Exception as again:  # noqa: BLE001 - a method of user code
+        return f"(its text cannot be read: {type(again).__name__})"
+
+
+def shown(value: object) -> str:
+    """A value of user code in a message."""
+    try:
+        return f"{value!r:.100}"
+    except Exception:  # noqa: BLE001 - a method of user code
+        return f"a {type(value).__name__}"
+
+
+def _writable(text: str) -> str:
+    """Half a character, such as ``"\\ud83d"``, is no UTF-8."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _is_users(path: str) -> bool:
@@ -146,38 +168,55 @@ def _is_users(path: str) -> bool:
 
 def record_of(batch: pa.RecordBatch, row: int) -> str:
     """One row as JSON, cut to a length that fits into a message."""
-    return as_json({name: batch.column(i)[row].as_py() for i, name in enumerate(batch.schema.names)})
+    return as_json(_values_of(batch, row))
 
 
 def whole_record(batch: pa.RecordBatch, row: int) -> str:
     """One row as JSON, however long it is; what JSON has no form for is text, bytes are hexadecimal."""
-    record = {name: batch.column(i)[row].as_py() for i, name in enumerate(batch.schema.names)}
-    return json.dumps(
-        record, ensure_ascii=False, default=lambda value: value.hex() if isinstance(value, bytes) else str(value)
-    )
+    return json.dumps(_plain(_values_of(batch, row), None, None), ensure_ascii=False, allow_nan=False, default=str)
+
+
+def _values_of(batch: pa.RecordBatch, row: int) -> dict[str, Any]:
+    return {name: _value_of(batch.column(i)[row]) for i, name in enumerate(batch.schema.names)}
+
+
+def _value_of(scalar: pa.Scalar) -> Any:
+    try:
+        return scalar.as_py()
+    except (OverflowError, ValueError):  # a moment beyond those of Python
+        match scalar:
+            case pa.StructScalar():
+                return {name: _value_of(part) for name, part in scalar.items()}
+            case pa.ListScalar() | pa.LargeListScalar() | pa.FixedSizeListScalar():
+                return [_value_of(part) for part in scalar.values]
+        return f"{scalar.value} ({scalar.type})"
 
 
 def as_json(record: Mapping[str, Any]) -> str:
     """A record as JSON of at most `RECORD_CHARS_MAX` characters.
 
-    >>> as_json({"user": 7, "picture": b"\\x01\\xff"})
-    '{"user": 7, "picture": "01ff"}'
+    >>> as_json({"user": 7, "picture": b"\\x01\\xff", "mean": float("nan")})
+    '{"user": 7, "picture": "01ff", "mean": "NaN"}'
     """
-    return shortened(json.dumps(_plain(record), ensure_ascii=False, default=str), RECORD_CHARS_MAX)
+    # Large values are cut first: a record may be larger than memory has room for its text.
+    plain = _plain(record, RECORD_CHARS_MAX, _ITEMS_MAX)
+    return shortened(json.dumps(plain, ensure_ascii=False, allow_nan=False, default=str), RECORD_CHARS_MAX)
 
 
-def _plain(value: Any) -> Any:
-    """The value as JSON knows it, large ones cut first: a record may be larger than memory has room for its text."""
+def _plain(value: Any, chars_max: int | None, items_max: int | None) -> Any:
+    """The value as JSON knows it, no longer than that; None: however long it is."""
     match value:
         case str():
-            return value[:RECORD_CHARS_MAX]
+            return value[:chars_max]
         case bytes():
-            return value[:RECORD_CHARS_MAX].hex()
+            return value[:chars_max].hex()
+        case float() if not math.isfinite(value):
+            return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
         case Mapping():
-            return {str(name): _plain(item) for name, item in list(value.items())[:_ITEMS_MAX]}
+            return {str(name): _plain(item, chars_max, items_max) for name, item in list(value.items())[:items_max]}
         case list() | tuple():
-            more = ["…"] if len(value) > _ITEMS_MAX else []
-            return [_plain(item) for item in value[:_ITEMS_MAX]] + more
+            more = ["…"] if items_max is not None and len(value) > items_max else []
+            return [_plain(item, chars_max, items_max) for item in value[:items_max]] + more
     return value
 
 

@@ -58,7 +58,7 @@ class Join(SpecDefaults):
         upper: int,
         how: str,
         suffixes: Sequence[str],
-        event_time: str | None,
+        event_time: object,
     ) -> Join:
         """Names the columns of the result. Raises: `PipelineError`."""
         if how not in HOWS:
@@ -69,6 +69,8 @@ class Join(SpecDefaults):
         if wanted.types != found.types:
             seen = f"the left key has types {wanted.types}, the right one {found.types}"
             raise _refused(name, seen, "use the same types")
+        if event_time is not None and not isinstance(event_time, str):
+            raise _refused(name, f"event_time is {event_time!r}", "give the name of a column to add")
         left, right = _named(name, left, right, suffixes)
         fields = [*_fields(left, optional=how in ("right", "full")), *_fields(right, optional=how in ("left", "full"))]
         if event_time is not None:
@@ -125,8 +127,11 @@ class Join(SpecDefaults):
 
 def _named(operator: str, left: JoinSide, right: JoinSide, suffixes: Sequence[str]) -> tuple[JoinSide, JoinSide]:
     """A key that both sides call the same is one column; of other names that both have, each gets its suffix."""
-    if len(suffixes) != 2 or suffixes[0] == suffixes[1]:
-        raise _refused(operator, f"suffixes are {suffixes!r}", 'give two different ones, such as ("", "_right")')
+    match suffixes:
+        case (str(first), str(second)) if first != second:
+            pass
+        case _:
+            raise _refused(operator, f"suffixes are {suffixes!r}", 'give two different ones, such as ("", "_right")')
     common = left.keys if left.keys == right.keys else ()
     clashing = set(left.schema.names) & set(right.schema.names) - set(common)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
+from typing import NoReturn
 
 import pyarrow as pa
 
@@ -37,6 +38,8 @@ class MapAsync(CarefulSpec):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if isinstance(self.function, type) and issubclass(self.function, AsyncFunction):
+            object.__setattr__(self, "function", self._instance(self.function))
         function = self.function.__call__ if isinstance(self.function, AsyncFunction) else self.function
         if not inspect.iscoroutinefunction(function) and not inspect.iscoroutinefunction(
             getattr(function, "__call__", None)  # noqa: B004 - an object with an async __call__ is as good
@@ -45,6 +48,10 @@ class MapAsync(CarefulSpec):
                 f"map_async got {function!r:.100}",
                 "the argument is not an async function",
                 "write `async def` in front of it, or use flat_map for code that does not wait",
+            )
+        if isinstance(self.function, AsyncFunction) and not inspect.iscoroutinefunction(self.function.open):
+            self._refuse(
+                f"{type(self.function).__name__}.open is not async", "it is awaited", "write async def open(self)"
             )
         if not _whole(self.concurrency) or not 0 < self.concurrency <= CONCURRENCY_MAX:
             self._refuse(
@@ -61,7 +68,15 @@ class MapAsync(CarefulSpec):
         if self.timeout_s <= 0:
             self._refuse("timeout is 0", "no call could end in time", 'give a duration such as timeout="5 s"')
 
-    def _refuse(self, seen: str, cause: str, next_step: str) -> None:
+    def _instance(self, kind: type[AsyncFunction]) -> AsyncFunction:
+        try:
+            inspect.signature(kind).bind()
+        except TypeError:
+            seen = f"map_async got the class {kind.__name__}{inspect.signature(kind)}"
+            self._refuse(seen, "it needs arguments", f"pass an instance: {kind.__name__}(...)")
+        return kind()
+
+    def _refuse(self, seen: str, cause: str, next_step: str) -> NoReturn:
         raise PipelineError(f"{self.name}: {seen}", cause=cause, next_step=next_step, operator=self.name)
 
     @property
@@ -78,10 +93,16 @@ class MapAsync(CarefulSpec):
 
     def build(self, context: OperatorContext) -> Operator:
         try:
-            function = opened(self, self.function)
+            function = opened(self, self.function, self.timeout_s)
         except Exception as error:
             raise operator_failed(self.name, error, "") from error
-        calls = Calls(function, self.concurrency, self.timeout_s, self.retries)
+        calls = Calls(
+            function,
+            (self.input_schema, self.output_schema),
+            concurrency=self.concurrency,
+            timeout_s=self.timeout_s,
+            retries=self.retries,
+        )
         return CallOperator(
             self.name,
             self.output_schema,

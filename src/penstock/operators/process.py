@@ -18,7 +18,7 @@ from penstock.operators.columns import key_schema
 from penstock.operators.deadletters import CarefulSpec
 from penstock.operators.declare import Declaration, Method, Resolve
 from penstock.operators.process_operator import CodeShape, ProcessOperator
-from penstock.operators.timers import Timers
+from penstock.operators.timers import TimerRules, Timers
 from penstock.operators.user_state import StateField
 
 
@@ -52,8 +52,9 @@ class KeyedProcess:
     ``timers.cancel(name)``, ``timers.watermark``, ``timers.now``, and in `on_timer` ``timers.name``.
     """
 
-    output: ClassVar[str | pa.Schema]
-    sides: ClassVar[Mapping[str, str | pa.Schema]] = MappingProxyType({})
+    output: ClassVar[str | pa.Schema | Any]
+    """Columns as Spark's DDL, as an Arrow schema or as a `StructType` of Spark; so are those of `sides`."""
+    sides: ClassVar[Mapping[str, str | pa.Schema | Any]] = MappingProxyType({})
 
     def open(self) -> None:
         """Called once before the first rows, in every subtask and again after every failure."""
@@ -115,7 +116,7 @@ class Process(CarefulSpec):
         Raises: `PipelineError`.
         """
         declared = Declaration.of(name, function, KeyedProcess, (_PROCESS,), resolve)
-        timed = declared.has(KeyedProcess, "on_timer")
+        timed = declared.has("on_timer")
         if timed:
             Declaration.of(name, function, KeyedProcess, (_PROCESS_TIMED, _ON_TIMER), resolve)
         return cls(
@@ -137,11 +138,12 @@ class Process(CarefulSpec):
     @cached_property
     def shape(self) -> CodeShape:
         keys = key_schema(self.name, self.input_schema, self.keys)
-        return CodeShape(self.name, keys, self.fields, self.output_schema, self.sides)
+        rules = TimerRules(self.timed, self.watermarks)
+        return CodeShape(self.name, keys, self.fields, self.output_schema, self.sides, rules)
 
     @property
     def state_tables(self) -> Mapping[str, StateSchema]:
-        return self.shape.tables(timed=self.timed)
+        return self.shape.tables()
 
     @property
     def side_outputs(self) -> Mapping[str, pa.Schema]:
@@ -152,4 +154,5 @@ class Process(CarefulSpec):
         return self.timed
 
     def build(self, context: OperatorContext) -> Operator:
-        return careful(ProcessOperator(self, context), self.letters(self.name, context))
+        letters = self.letters(self.name, context)
+        return careful(ProcessOperator(self, context, blames=letters is None), letters)

@@ -6,7 +6,6 @@ A slice is all or nothing: output, state and timers leave only after every key o
 from __future__ import annotations
 
 import copy
-import heapq
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
@@ -30,10 +29,11 @@ from penstock.operators.base import (
     StateSchema,
     Time,
 )
-from penstock.operators.convert import python_rows
+from penstock.operators.convert import first_unreadable, python_rows
 from penstock.operators.failing import operator_failed, record_of
+from penstock.operators.firing import NAME, TIME, Firing, OnTimer
 from penstock.operators.grouping import group_rows
-from penstock.operators.timers import TIMERS, Setting, Timers, TimerStore, moment_of, timer_tables
+from penstock.operators.timers import TIMERS, TimerRules, Timers, TimerStore, timer_tables
 from penstock.operators.user_output import Collector, Misfit
 from penstock.operators.user_state import ROW_EXPIRES, StateField, StateLayout, Unfit, state_schema
 from penstock.state.keys import normalise
@@ -46,7 +46,6 @@ _TIMERS_READ = 4096
 
 Call: TypeAlias = Callable[[dict[str, Any], list[dict[str, Any]], Any, Collector, Timers], None]
 """User code for one key: the key, its rows, its state, where its output goes, its timers."""
-OnTimer: TypeAlias = Callable[[dict[str, Any], Any, Any, Collector, Timers], None]
 
 
 def opened(name: str, function: Any) -> Any:
@@ -68,23 +67,25 @@ class CodeShape:
     fields: tuple[StateField, ...]
     output: pa.Schema
     sides: Mapping[str, pa.Schema]
+    timers: TimerRules
 
-    def tables(self, *, timed: bool) -> dict[str, StateSchema]:
+    def tables(self) -> dict[str, StateSchema]:
         own = {MAIN_STATE: StateSchema(self.keys, state_schema(self.fields), may_grow=True)} if self.fields else {}
-        return {**own, **(timer_tables(self.keys) if timed else {})}
+        return {**own, **(timer_tables(self.keys) if self.timers.fire else {})}
 
 
 class ProcessOperator:
     """One subtask attempt's instance of a `KeyedProcess`."""
 
-    def __init__(self, spec: Process, context: OperatorContext) -> None:
-        self._keys = spec.keys
+    def __init__(self, spec: Process, context: OperatorContext, *, blames: bool = True) -> None:
+        """`blames`: a slice that fails is searched for the row to blame; else the caller does that."""
+        self._keys, self._blames = spec.keys, blames
         function = opened(spec.name, spec.function)
         self._call: Call = function.process if spec.takes_timers else without_timers(function.process)
         self._code = KeyedCode(spec.shape, context, function.on_timer if spec.timed else None)
 
     def process(self, records: Records) -> Iterator[Emitted]:
-        return self._code.run(self._call, records, self._keys)
+        return self._code.run(self._call, records, self._keys, blames=self._blames)
 
     def finish(self) -> Iterator[Emitted]:
         return self._code.finish()
@@ -133,43 +134,53 @@ class KeyedCode:
         self._groups = context.groups
         self._timers = TimerStore(context.states, context) if TIMERS in context.states else None
         self._time: Time | None = None
-        self._all_fired = False
+        self._all_fired = self._any_left = False
         # The task cuts rows to steps of about 20 ms; timers are cut here, by the same rule.
         self._slicer = Slicer()
 
     # -- rows ----------------------------------------------------------------------------------------------------
 
-    def run(self, call: Call, records: Records, keys: Sequence[str]) -> Iterator[Emitted]:
+    def run(self, call: Call, records: Records, keys: Sequence[str], *, blames: bool = True) -> Iterator[Emitted]:
         """Takes a slice whose key columns are called `keys`."""
         if not records.rows:
             return iter(())
         self._time = records.time
-        timers, emitted = self._run(call, records, keys)
+        timers, emitted = self._run(call, records, keys, blames=blames)
         if self._time is not None and self._timers is not None:
             self._all_fired &= not self._any_due(timers)
         return iter(emitted)
 
-    def _run(self, call: Call, records: Records, names: Sequence[str]) -> tuple[Timers, list[Emitted]]:
+    def _run(
+        self, call: Call, records: Records, names: Sequence[str], *, blames: bool = True
+    ) -> tuple[Timers, list[Emitted]]:
         part = self._load(records, names)
         views = self._layout.views(part.stored, part.now)
-        timers, out = Timers(part.time, part.hashes), Collector(self._shape.output, self._shape.sides)
-        rows, starts = python_rows(part.batch), part.starts
+        timers = Timers(part.time, part.hashes, self._shape.timers)
+        out = Collector(self._shape.output, self._shape.sides)
+        rows, starts = self._rows(part.batch), part.starts
         for number, (key, view) in enumerate(zip(python_rows(part.keys), views, strict=True)):
             try:
                 call(key, rows[starts[number] : starts[number + 1]], view, out, timers.of_key(number))
             except Exception as error:
-                raise self._failed(call, part, number, error) from error
+                raise self._failed(call, part, number, error, blames=blames) from error
             out.end_call()
         try:
             emitted = list(out.emitted())
             self._store(part, views)
         except Misfit as misfit:
-            raise self._failed(call, part, misfit.call, misfit.error) from misfit
+            raise self._failed(call, part, misfit.call, misfit.error, blames=blames) from misfit
         except Unfit as misfit:
-            raise self._failed(call, part, misfit.key, misfit.error) from misfit
+            raise self._failed(call, part, misfit.key, misfit.error, blames=blames) from misfit
         if self._timers is not None:
             self._timers.apply(timers, part.hashes, part.keys)
         return timers, emitted
+
+    def _rows(self, batch: pa.RecordBatch) -> list[dict[str, Any]]:
+        try:
+            return python_rows(batch)
+        except (OverflowError, ValueError):
+            row, error = first_unreadable(batch)
+            raise operator_failed(self._shape.name, error, record_of(batch, row)) from error
 
     def _load(self, records: Records, names: Sequence[str]) -> Slice:
         columns = [normalise(records.batch.column(name)) for name in names]
@@ -200,11 +211,11 @@ class KeyedCode:
 
     def advance(self, time: Time) -> Iterator[Emitted]:
         """Fires what is due, per key in the order of time."""
-        self._time, self._all_fired = time, False
+        self._time, self._all_fired, self._any_left = time, False, False
         if self._timers is not None:
             yield from self._fire(time, time.watermarks, event=True)
             yield from self._fire(time, np.full(len(self._groups), time.now, np.int64), event=False)
-        self._all_fired = True
+        self._all_fired = not self._any_left
 
     def next_due(self) -> Due:
         if self._timers is None or self._time is None:
@@ -236,8 +247,8 @@ class KeyedCode:
                 while done < len(by_time) and not again:
                     rows = by_time[done : done + self._slicer.rows(STEP_TARGET_S)]
                     chunk, started = read.take(np.sort(rows)), perf_counter()
+                    line.remove(chunk)  # first, since user code may set the same timer again
                     emitted, again = self._fire_chunk(chunk, time, int(until.max()), event=event)
-                    line.remove(chunk)
                     self._slicer.observe(len(rows), perf_counter() - started)
                     done += len(rows)
                     # The barrier may end this after a main batch, so that comes last.
@@ -248,52 +259,27 @@ class KeyedCode:
     def _fire_chunk(self, chunk: Entries, time: Time, last: int, *, event: bool) -> tuple[list[Emitted], bool]:
         """Fires the timers of a chunk, and those that user code sets meanwhile and that come before its end."""
         assert self._timers is not None
+        assert self._on_timer is not None
         end = int(chunk.keys.column(0).to_numpy().max())
         valid = self._timers.valid(chunk, event=event)
         if not len(valid):
             return [], False
         fired = chunk.take(valid)
         times, names, *keys = fired.keys.columns
-        batch = pa.RecordBatch.from_arrays([times, names, *keys], ["__time", "__name", *self._shape.keys.names])
+        batch = pa.RecordBatch.from_arrays([times, names, *keys], [TIME, NAME, *self._shape.keys.names])
         records = Records(batch, fired.values.column(0).to_numpy(), time=time)
-        timers, emitted = self._run(self._firing(end, event=event), records, self._shape.keys.names)
-        again = any(setting.event == event and setting.time <= last for setting in timers.settings())
-        return emitted, again
-
-    def _firing(self, end: int, *, event: bool) -> Call:
-        on_timer = self._on_timer
-        assert on_timer is not None
-
-        def call(key: dict[str, Any], rows: list[dict[str, Any]], view: Any, out: Collector, timers: Timers) -> None:
-            pending = [(row["__time"], row["__name"]) for row in rows]
-            planned = {name: moment for moment, name in pending}
-            heapq.heapify(pending)
-            changes, kept = timers.changes_of_key(), dict[str, Setting | None]()
-            while pending:
-                moment, name = heapq.heappop(pending)
-                if planned.get(name) != moment:
-                    continue  # moved or cancelled meanwhile
-                del planned[name]
-                changes.clear()  # what is in it afterwards, this call did
-                timers.name = name
-                on_timer(key, moment_of(moment), view, out, timers)
-                kept[name] = None
-                for changed, setting in changes.items():
-                    planned.pop(changed, None)
-                    kept[changed] = setting
-                    if setting is not None and setting.event == event and setting.time <= end:
-                        planned[changed], kept[changed] = setting.time, None
-                        heapq.heappush(pending, (setting.time, changed))
-            changes.clear()
-            changes.update(kept)
-
-        return call
+        firing = Firing(self._on_timer, time, end, last, event=event)
+        _, emitted = self._run(firing, records, self._shape.keys.names)
+        self._any_left |= firing.left
+        return emitted, firing.again
 
     # -- failures ------------------------------------------------------------------------------------------------
 
-    def _failed(self, call: Call, part: Slice, number: int, error: Exception) -> OperatorFailed:
+    def _failed(self, call: Call, part: Slice, number: int, error: Exception, *, blames: bool) -> OperatorFailed:
         """The error for key `number`, with the row that made it fail: the last of its shortest failing beginning."""
         start, stop = part.starts[number], part.starts[number + 1]
+        if not blames:
+            return operator_failed(self._shape.name, error, "")
         passing, failing = start, stop
         while failing - passing > 1:
             middle = (passing + failing) // 2
@@ -311,7 +297,7 @@ class KeyedCode:
         (key,) = python_rows(part.keys.slice(number, 1))
         (view,) = self._layout.views(part.stored.slice(number, 1), part.now)
         out = Collector(self._shape.output, self._shape.sides)
-        timers = Timers(part.time, part.hashes[number : number + 1])
+        timers = Timers(part.time, part.hashes[number : number + 1], self._shape.timers)
         try:
             call(key, python_rows(part.batch.slice(start, stop - start)), view, out, timers)
             list(out.emitted())

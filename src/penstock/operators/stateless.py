@@ -18,7 +18,8 @@ import pyarrow.compute as pc
 from penstock.errors import PipelineError
 from penstock.operators.base import Emitted, Operator, OperatorContext, Records
 from penstock.operators.columns import describe
-from penstock.operators.convert import batch_of_rows, check_row, first_misfit, fit_batches, python_rows
+from penstock.operators.convert import batch_of_rows, check_row, first_misfit, fit_batches, readable_rows
+from penstock.operators.copies import row_copier
 from penstock.operators.deadletters import CarefulSpec, Letters
 from penstock.operators.failing import BadOutput, batch_failed, operator_failed, record_of, run_passing
 
@@ -152,13 +153,15 @@ class RowOperator:
 
     def __init__(self, spec: FlatMap, letters: Letters | None = None) -> None:
         self._spec, self._letters = spec, letters
-        self._names = frozenset(spec.output_schema.names)
+        self._names, self._copy = frozenset(spec.output_schema.names), row_copier(spec.output_schema)
 
     def process(self, records: Records) -> Iterator[Emitted]:
         outputs: list[Mapping[str, Any]] = []
         ends: list[int] = []
-        for number, row in enumerate(python_rows(records.batch)):
+        for number, row in enumerate(readable_rows(records.batch)):
             try:
+                if isinstance(row, Exception):
+                    raise row
                 outputs.extend(self._call(row))
             except Exception as error:  # noqa: BLE001 - user code may raise anything
                 self._failed(records.batch, number, error)
@@ -196,13 +199,14 @@ class RowOperator:
             raise operator_failed(self._spec.name, error, record_of(batch, row)) from error
         self._letters.add(batch, row, error)
 
-    def _call(self, row: dict[str, Any]) -> list[Mapping[str, Any]]:
+    def _call(self, row: dict[str, Any]) -> list[dict[str, Any]]:
         result: object = self._spec.function(row)
         if not isinstance(result, Iterable) or isinstance(result, str | bytes | Mapping):
             raise BadOutput(f"wanted an iterable of rows, got {type(result).__name__}", "yield rows or return a list")
-        produced = list(result)
-        for output in produced:
+        produced = []
+        for output in result:
             check_row(output, self._names)
+            produced.append(self._copy(output))  # now: the next yield may be of the same dict
         return produced
 
     def finish(self) -> Iterator[pa.RecordBatch]:

@@ -8,7 +8,9 @@ Moving or cancelling a timer leaves its old place in the timeline; when that com
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +20,7 @@ import pyarrow as pa
 from penstock.channel.hashing import hash_columns
 from penstock.config import parse_duration
 from penstock.operators.base import NO_WATERMARK, OperatorContext, StateSchema, Time
-from penstock.operators.failing import BadOutput
+from penstock.operators.failing import BadOutput, shown
 from penstock.protocol.keygroups import groups_of, order_bits, regrouped
 from penstock.state.keyed import KeyedState
 from penstock.state.keys import Rows
@@ -32,16 +34,37 @@ takes 15 bits up and down, and for 16 bits of the key's hash."""
 _BIAS = 1 << 62
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+_FIRST = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
+_LAST = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
 
 
 def micros_of(moment: datetime | int) -> int:
     """Microseconds since 1970; a time without a zone is in UTC. Raises: `BadOutput`."""
     if isinstance(moment, datetime):
         aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
-        return (aware - _EPOCH) // _MICROSECOND
-    if isinstance(moment, int):
-        return moment
-    raise BadOutput(f"a timer was set to {moment!r:.100}", "give a datetime, or microseconds since 1970")
+        return _within_years((aware - _EPOCH) // _MICROSECOND)
+    if isinstance(moment, Integral) and not isinstance(moment, bool):
+        return _within_years(int(moment))
+    raise _bad_timer(f"a timer was set to {shown(moment)}", "give a datetime, or microseconds since 1970")
+
+
+def _within_years(micros: int) -> int:
+    if not _FIRST <= micros <= _LAST:
+        raise _bad_timer(f"a timer was set to {micros} µs since 1970", "give a moment of the years 1 to 9999")
+    return micros
+
+
+def _checked_name(name: object) -> str:
+    try:
+        if isinstance(name, str) and (name.isascii() or name.encode()):
+            return name
+    except UnicodeEncodeError:
+        pass
+    raise _bad_timer(f"a timer was called {shown(name)}", "call it by a string")
+
+
+def _bad_timer(seen: str, next_step: str) -> BadOutput:
+    return BadOutput(seen, next_step, "a timer has a name and a moment")
 
 
 def moment_of(micros: int) -> datetime:
@@ -63,13 +86,37 @@ class Setting(NamedTuple):
     event: bool
 
 
+@dataclass(frozen=True, slots=True)
+class TimerRules:
+    """Which timers user code may set: none without `on_timer`, none in event time on a stream without it."""
+
+    fire: bool = False
+    event_time: bool = True
+
+    def check(self, *, event: bool) -> None:
+        """Raises: `BadOutput`."""
+        if not self.fire:
+            raise BadOutput(
+                "a timer was set, and there is no on_timer()",
+                "write def on_timer(self, key, time, state, out, timers)",
+                "nobody would hear of it when it fires",
+            )
+        if event and not self.event_time:
+            raise BadOutput(
+                "a timer was set in event time, which this stream does not have",
+                'name it where the source is read, pen.read(…, event_time="ts"), or use timers.after(…)',
+                "without watermarks it would never fire",
+            )
+
+
 class Timers:
     """What user code does to the timers of the keys of one slice; and what time it is."""
 
-    __slots__ = ("_changes", "_key", "_time", "_watermarks", "name")
+    __slots__ = ("_changes", "_firing", "_key", "_rules", "_time", "_watermarks", "name")
 
-    def __init__(self, time: Time | None, hashes: npt.NDArray[np.int64]) -> None:
-        self._time = time
+    def __init__(self, time: Time | None, hashes: npt.NDArray[np.int64], rules: TimerRules) -> None:
+        self._time, self._rules = time, rules
+        self._firing = False
         self._watermarks = None if time is None else time.watermark_of(hashes)
         self._key = 0
         self._changes: dict[int, dict[str, Setting | None]] = {}
@@ -79,6 +126,10 @@ class Timers:
     def of_key(self, number: int) -> Timers:
         self._key = number
         return self
+
+    def fire(self, name: str) -> None:
+        """The timer of that name fires."""
+        self.name, self._firing = name, True
 
     def changes_of_key(self) -> dict[str, Setting | None]:
         """By name; None: cancelled, or fired."""
@@ -100,20 +151,23 @@ class Timers:
     def watermark(self) -> datetime | None:
         """All rows of this key before it have arrived; None before the first watermark."""
         mark = NO_WATERMARK if self._watermarks is None else int(self._watermarks[self._key])
-        return None if mark == NO_WATERMARK else moment_of(mark)
+        return None if mark == NO_WATERMARK else moment_of(min(max(mark, _FIRST), _LAST))
 
     def at(self, time: datetime | int, name: str = "") -> None:
         """Fires when the watermark has reached `time`. A timer of that name that this key has is moved."""
-        self.changes_of_key()[name] = Setting(micros_of(time), event=True)
+        self._rules.check(event=True)
+        self.changes_of_key()[_checked_name(name)] = Setting(micros_of(time), event=True)
 
     def after(self, duration: str | float | timedelta, name: str = "") -> None:
-        """Fires this much processing time from now on. A timer of that name that this key has is moved."""
-        due = self._now + round(parse_duration(duration, "timers.after") * 1e6)
-        self.changes_of_key()[name] = Setting(due, event=False)
+        """Fires this much processing time from now on; set by `on_timer`, in the next epoch at the earliest. A timer of
+        that name that this key has is moved."""
+        self._rules.check(event=False)
+        delay = max(round(parse_duration(duration, "timers.after") * 1e6), int(self._firing))
+        self.changes_of_key()[_checked_name(name)] = Setting(_within_years(self._now + delay), event=False)
 
     def cancel(self, name: str = "") -> None:
         """Forgets the timer of that name, if there is one."""
-        self.changes_of_key()[name] = None
+        self.changes_of_key()[_checked_name(name)] = None
 
     @property
     def _now(self) -> int:

@@ -15,6 +15,7 @@ from penstock.operators.aggregate_base import Aggregate
 from penstock.operators.convert import copied
 from penstock.operators.failing import BadOutput, operator_failed
 from penstock.operators.grouping import Groups
+from penstock.operators.lossless import cast_column
 
 Column: TypeAlias = "pa.Array | npt.NDArray[Any] | list[Any]"
 
@@ -109,7 +110,7 @@ def _column(given: Column, name: str, kind: pa.DataType, count: int) -> pa.Array
         raise BadOutput(f"{name} has {len(array)} values for {count} groups", "return one value per group")
     try:
         # Parts and state refer to it until the epoch ends; what the user's array lies in may be used again before.
-        return copied(array if array.type == kind else array.cast(kind))
+        return copied(cast_column(array, kind))
     except pa.ArrowException as error:
         raise BadOutput(
             f"{name} is declared as {kind}, got {array.type}: {error}", "return the declared type"

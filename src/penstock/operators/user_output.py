@@ -8,10 +8,10 @@ from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.types as pt
 
 from penstock.operators.base import Emitted, Side
 from penstock.operators.convert import batch_of_rows, check_row, first_misfit
+from penstock.operators.copies import row_copier
 from penstock.operators.failing import BadOutput
 
 
@@ -24,30 +24,26 @@ class Misfit(Exception):
 
 
 class Collector:
-    """Gathers the rows that user code emits."""
+    """Gathers the rows that user code emits, as they are at that moment."""
 
-    __slots__ = ("_ends", "_names", "_nested", "_schema", "_sides", "rows")
+    __slots__ = ("_copy", "_ends", "_names", "_schema", "_sides", "rows")
 
     def __init__(self, schema: pa.Schema, sides: Mapping[str, pa.Schema] = MappingProxyType({})) -> None:
         self._schema, self._names = schema, frozenset(schema.names)
         self._sides = {name: Collector(side) for name, side in sides.items()}
-        self._nested = [field.name for field in schema if pt.is_nested(field.type)]
+        self._copy = row_copier(schema)
         self._ends: list[int] = []
         self.rows: list[Mapping[str, Any]] = []
 
     def emit(self, **columns: Any) -> None:
         if columns.keys() != self._names:
             check_row(columns, self._names)
-        self.rows.append(self._as_is_now(columns) if self._nested else columns)
+        self.rows.append(columns if self._copy is dict else self._copy(columns))
 
     def emit_many(self, rows: Sequence[Mapping[str, Any]]) -> None:
         for row in rows:
             check_row(row, self._names)
-            self.rows.append(self._as_is_now(row) if self._nested else row)
-
-    def _as_is_now(self, row: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Lists and dicts, such as those of state, may change before they are written."""
-        return {**row, **{name: _copied(row[name]) for name in self._nested}}
+            self.rows.append(self._copy(row))
 
     def side(self, output: str) -> Collector:
         """Where rows of a side output go."""
@@ -78,7 +74,3 @@ class Collector:
             return batch_of_rows(self.rows, self._schema)
         except BadOutput as error:
             raise Misfit(bisect_right(self._ends, first_misfit(self.rows, self._schema)), error) from error
-
-
-def _copied(value: Any) -> Any:
-    return value.copy() if isinstance(value, list | dict) else value

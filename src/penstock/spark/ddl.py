@@ -1,6 +1,6 @@
 """The common part of Spark's DDL, read without a session, so that pipelines can be built and tested without a JVM.
 
-What is not known here (collations, intervals, NOT NULL, comments) is left to Spark.
+What is not known here (collations, intervals, comments) is left to Spark.
 """
 
 from __future__ import annotations
@@ -79,7 +79,11 @@ class _Parser:
         elif not re.fullmatch(r"\w+", name):
             raise _Unknown
         self._next_is(":")
-        return T.StructField(name, self._type())
+        kind = self._type()
+        nullable = not self._next_is("not")
+        if not nullable:
+            self._want("null")
+        return T.StructField(name, kind, nullable)
 
     def _type(self) -> T.DataType:
         name = self._take().lower()
@@ -126,11 +130,11 @@ class _Parser:
         return self._tokens[self._place - 1]
 
     def _want(self, token: str) -> None:
-        if self._take() != token:
+        if self._take().lower() != token:
             raise _Unknown
 
     def _next_is(self, token: str) -> bool:
-        there = self._tokens[self._place : self._place + 1] == [token]
+        there = [text.lower() for text in self._tokens[self._place : self._place + 1]] == [token]
         self._place += there
         return there
 

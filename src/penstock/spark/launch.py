@@ -13,6 +13,7 @@ from penstock.spark.cluster import SparkCluster
 from penstock.spark.exchange import SourceLayout
 from penstock.spark.feed import SparkFeed
 from penstock.spark.hadoop import require_connector
+from penstock.spark.packing import require_packable
 from penstock.store.base import Store
 from penstock.task import Limits
 
@@ -21,6 +22,7 @@ def launch(pipeline: Pipeline, config: Config, listeners: tuple[Listener, ...]) 
     """Raises: `PenstockError`."""
     frames = [source.frame for source in pipeline.sources if isinstance(source.frame, DataFrame)]
     assert len(frames) == len(pipeline.sources)
+    require_packable(pipeline)
     layout = SourceLayout.of(pipeline)
     spark = frames[0].sparkSession
     limits = Limits(segment_bytes=config.segment_bytes, prefetch_bytes=config.prefetch_bytes)

@@ -61,9 +61,15 @@ def _parse(text: str) -> DataType:
     try:
         return DataType.fromDDL(text)
     except Exception as error:
-        first = str(error).strip().splitlines()[0]
+        if "SESSION_OR_CONTEXT_NOT_EXISTS" in str(error):
+            first, cause = (
+                "it needs a SparkSession",
+                "a typing error, or a part of Spark's DDL that only Spark can read",
+            )
+        else:
+            first, cause = str(error).strip().partition("\n")[0], "it is not a list of columns in Spark's DDL form"
         raise PipelineError(
             f"cannot read the schema {text!r}: {first}",
-            cause="it is not a list of columns in Spark's DDL form",
+            cause=cause,
             next_step='write it like "user bigint, name string, ts timestamp"',
         ) from None

@@ -6,7 +6,7 @@ The same planning, subtasks, files and checkpoints as in a real query, one epoch
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -20,6 +20,7 @@ from penstock.config import parse_duration
 from penstock.engine.checkpoints import Checkpoints
 from penstock.engine.cluster import JobFailed, OfferedBatch, StageJob
 from penstock.engine.epochs import EpochResult, EpochRunner
+from penstock.operators.convert import arrow_values
 from penstock.operators.timers import micros_of
 from penstock.pipeline import Stream
 from penstock.protocol.ids import BatchId, CheckpointId, Generation
@@ -82,11 +83,20 @@ class Harness:
 
     # -- what happens --------------------------------------------------------------------------------------------
 
-    def feed(self, rows: Rows = (), **by_source: Rows) -> list[dict[str, Any]]:
-        """One epoch with rows of the only source, or of several by name. Gives what the stream emitted in it."""
+    def feed(self, rows: Rows | None = None, **by_source: Rows) -> list[dict[str, Any]]:
+        """One epoch with rows of the only source, or of several by name. Gives what the stream emitted in it.
+
+        Columns that a row does not have are null.
+
+        Raises: `ValueError` for a source or a column that is not there, and for values that do not fit.
+        """
         sources = {source.name: source.schema for source in self._pipeline.sources}
-        given = by_source or {next(iter(sources)): rows}
-        frame = {name: _table(given.get(name, ()), schema) for name, schema in sources.items()}
+        if rows is not None and (by_source or len(sources) > 1):
+            raise ValueError(f"rows of several sources are given by name: {', '.join(sources)}")
+        for name in by_source:
+            _require("source", name, sources)
+        given = by_source if rows is None else dict.fromkeys(sources, rows)
+        frame = {name: _table(given.get(name, ()), schema, name) for name, schema in sources.items()}
         return self._epoch(OfferedBatch(BatchId(next(self._batches)), frame, "", "harness"))
 
     def run(self) -> list[dict[str, Any]]:
@@ -117,14 +127,20 @@ class Harness:
     # -- what can be seen ----------------------------------------------------------------------------------------
 
     def output(self, name: str = _MAIN) -> list[dict[str, Any]]:
-        """Everything that was emitted so far."""
+        """Everything that was emitted so far. Raises: `ValueError` if there is no such output."""
+        _require("output", name, self._collected)
         return self._collected[name]
 
     def state(self, operator: str, table: str = "") -> list[dict[str, Any]]:
-        """The entries of a table of state as of the last checkpoint: keys and values."""
+        """The entries of a table of state as of the last checkpoint: keys and values.
+
+        Raises: `ValueError` if there is no such table.
+        """
         name = f"{operator}/{table}" if table else operator
         manifest = self._runner.manifest
-        schema = next(part.schema for stage in self._pipeline.stages for part in stage.tables if part.name == name)
+        schemas = {part.name: part.schema for stage in self._pipeline.stages for part in stage.tables}
+        _require("state", name, schemas)
+        schema = schemas[name]
         everything = KeyGroupRange(0, manifest.max_parallelism)
         files = manifest.state.get(name, ())
         with closing(KeyedState.open(self._store, files, everything, schema, manifest.max_parallelism)) as state:
@@ -204,8 +220,29 @@ def _ticking() -> Callable[[], float]:
     return lambda: next(ticks) * _TICK_S
 
 
-def _table(rows: Rows, schema: pa.Schema) -> pa.Table:
-    return rows if isinstance(rows, pa.Table) else pa.Table.from_pylist(list(rows), schema=schema)
+def _require(what: str, name: str, known: Collection[str]) -> None:
+    if name not in known:
+        raise ValueError(f"there is no {what} {name!r}; there is {', '.join(known) or 'none'}")
+
+
+def _table(rows: Rows, schema: pa.Schema, source: str) -> pa.Table:
+    if isinstance(rows, pa.Table):
+        for name in (*rows.schema.names, *schema.names):
+            _require(f"column of {source}", name, schema.names)
+            _require(f"column in the table for {source}", name, rows.schema.names)
+        return rows.select(schema.names).cast(schema)
+    rows = list(rows)
+    for name in {name for row in rows for name in row}:
+        _require(f"column of {source}", name, schema.names)
+    columns = [_column([row.get(field.name) for row in rows], field) for field in schema]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _column(values: list[Any], field: pa.Field) -> pa.Array:
+    try:
+        return arrow_values(values, field.type)
+    except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+        raise ValueError(f"the column {field.name!r} is {field.type}: {error}") from error
 
 
 def _rows(result: EpochResult, sink: str) -> list[dict[str, Any]]:

@@ -1,0 +1,59 @@
+"""What the columns of a pipeline must be, checked when it is built."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from penstock.channel.hashing import why_no_key
+from penstock.errors import PipelineError
+from penstock.operators.base import OperatorSpec
+
+_HIDDEN = "__penstock"
+
+
+def check_keys(schema: pa.Schema, keys: Sequence[str]) -> tuple[str, ...]:
+    """Raises: `PipelineError` for a key that is missing or cannot be one."""
+    if not keys:
+        raise PipelineError("key_by() without columns", cause="no key was given", next_step="name at least one column")
+    for key in keys:
+        if key not in schema.names:
+            raise PipelineError(
+                f"key column {key!r} does not exist; columns are {', '.join(schema.names)}",
+                cause="a typing error, or the column was dropped before key_by",
+                next_step='name existing columns, each as an argument: key_by("a", "b")',
+                column=key,
+            )
+        why = why_no_key(schema.field(key))
+        if why is not None:
+            raise PipelineError(
+                f"key column {key!r} has type {schema.field(key).type}: {why}",
+                cause="keys must have an order, an equality and a hash",
+                next_step="select a field of it, or make a string or number of it before key_by",
+                column=key,
+            )
+    return tuple(keys)
+
+
+def check_columns(schema: pa.Schema, where: str) -> None:
+    """Raises: `PipelineError` for columns that cannot travel: none at all, hidden names, one name twice."""
+    if not schema.names:
+        raise PipelineError(
+            f"{where} has no columns", cause="its schema is empty", next_step="name at least one column"
+        )
+    hidden = [name for name in schema.names if name.startswith(_HIDDEN)]
+    doubled = sorted({name for name in schema.names if schema.names.count(name) > 1})
+    if hidden or doubled:
+        raise PipelineError(
+            f"{where} has columns {', '.join(hidden or doubled)}" + ("" if hidden else " twice"),
+            cause=f"names beginning with {_HIDDEN} are used inside" if hidden else "a join or select made duplicates",
+            next_step="rename these columns before they reach Penstock",
+        )
+
+
+def check_outputs(spec: OperatorSpec) -> None:
+    """`check_columns` for all outputs of an operator."""
+    check_columns(spec.output_schema, f"operator {spec.name}")
+    for output, schema in spec.side_outputs.items():
+        check_columns(schema, f"side output {output} of {spec.name}")

@@ -1,0 +1,29 @@
+"""Code that travels to the workers, tried out before anything is started: what cannot travel is named."""
+
+from __future__ import annotations
+
+from pyspark import cloudpickle
+
+from penstock.errors import PipelineError
+from penstock.graph import Pipeline
+from penstock.operators.failing import text_of
+
+
+def require_packable(pipeline: Pipeline) -> None:
+    """Raises: `PipelineError` for the first operator or sink that holds something that cannot leave this process."""
+    for stage in pipeline.stages:
+        for node in stage.nodes:
+            _require(node.spec, f"the operator {node.spec.name}")
+        for binding in stage.sinks:
+            _require(binding.sink, f"the sink {binding.name}")
+
+
+def _require(part: object, what: str) -> None:
+    try:
+        cloudpickle.dumps(part)  # type: ignore[no-untyped-call]
+    except Exception as error:
+        raise PipelineError(
+            f"{what} cannot be sent to the workers: {type(error).__name__}: {text_of(error)}",
+            cause="its code holds something that belongs to this process: a connection, a lock, an open file",
+            next_step="open it in open() of a class, or inside the function, so that each worker has its own",
+        ) from error
