@@ -250,6 +250,19 @@ def test_many_windows_that_close_at_once_leave_in_bounded_steps(window: Window) 
         assert len(run.outputs) > 4
 
 
+def test_a_window_of_many_panes_closes_in_steps_of_full_size() -> None:
+    """A2: a step costs by the entries it reads, and the window that closes is one of the many they are in."""
+    panes, users = 300, 20
+    rows = [(user, ts, 1) for ts in range(panes) for user in range(users)]
+    with mock.patch.object(closing, "STEP_ROWS", 1_000), Windows(spec_of(RegularWindow(panes, 1)), ["user"]) as run:
+        run.run(Epoch(1, [(panes - 1, batch_of(rows))]))
+        run.run(Epoch(1, [(panes, batch_of([]))], yields=1))
+        for _ in range(4 * panes * users // 1_000):
+            run.run(Epoch(1, [], yields=1))
+        assert len(run.rows()) == users
+        assert {row["n"] for row in run.rows()} == {panes}
+
+
 @pytest.mark.parametrize("window", [RegularWindow(100, 100), RegularWindow(100, 10), SessionWindow(100)])
 def test_an_epoch_in_which_nothing_closes_does_not_look_at_the_state(window: Window) -> None:
     """D6: time passes for free."""
