@@ -19,6 +19,7 @@ from penstock.operators.base import NO_WATERMARK, OperatorContext, Records, Time
 from penstock.operators.window_aggregate import WindowAggregate
 from penstock.operators.windows import RegularWindow, SessionWindow, Window
 from penstock.protocol.keygroups import KeyGroupRange
+from penstock.state.keyed import KeyedState
 from tests.unit.operator_harness import Rows
 from tests.unit.window_harness import Epoch, Windows
 
@@ -32,7 +33,7 @@ EPOCH = st.tuples(st.integers(1, 3), st.lists(SLICE, max_size=3), st.sampled_fro
 EPOCHS = st.lists(EPOCH, min_size=1, max_size=5)
 REGULAR = st.sampled_from([
     RegularWindow(10, 10), RegularWindow(10, 10, 3), RegularWindow(30, 10), RegularWindow(25, 10, 7),
-    RegularWindow(12, 9), RegularWindow(40, 5),
+    RegularWindow(12, 9), RegularWindow(40, 5), RegularWindow(60, 2), RegularWindow(23, 7, 5),
 ])  # fmt: skip
 
 
@@ -261,6 +262,39 @@ def test_a_window_of_many_panes_closes_in_steps_of_full_size() -> None:
             run.run(Epoch(1, [], yields=1))
         assert len(run.rows()) == users
         assert {row["n"] for row in run.rows()} == {panes}
+
+
+def test_a_change_of_windows_of_many_panes_looks_up_each_pane_once() -> None:
+    """D2, A2: an hour every second, and 3,600 windows with 3,600 panes each change with every row."""
+    window, seconds = RegularWindow(3_600, 1), (0, 1, 100, 3_000, 3_000, 7_000)
+    looked_up = []
+    lookup = KeyedState.lookup
+
+    def counted(state: KeyedState, hashes: Any, keys: pa.RecordBatch) -> Any:
+        looked_up.append(len(hashes))
+        return lookup(state, hashes, keys)
+
+    with (
+        mock.patch.object(KeyedState, "lookup", counted),
+        Windows(spec_of(window, emit="on_update"), ["user"]) as run,
+    ):
+        for amount, second in enumerate(seconds):
+            run.run(Epoch(1, [(NO_WATERMARK, batch_of([(1, second, amount)]))]))
+            assert len(run.outputs[-1]) == 3_600
+        looked_up.clear()
+        run.run(Epoch(1, [(NO_WATERMARK, batch_of([(1, second, 1) for second in seconds]))]))
+    assert sum(looked_up) <= 3 * (7_000 + 2 * 3_600)
+    assert max(looked_up) <= closing.STEP_ROWS + 2 * 3_600
+    assert len(run.outputs[-1]) == 10_200
+    counts = {row["window_start"]: row["n"] for row in run.outputs[-1]}
+    assert (counts[at(0)], counts[at(-700)], counts[at(3_401)], counts[at(7_000)]) == (10, 6, 2, 2)
+
+
+def test_a_window_of_too_many_panes_is_refused() -> None:
+    """E5: lengths that have hardly a common divisor."""
+    with pytest.raises(pen.PenstockError, match=r"PEN-002.*86,400,000,000 panes of 1 us"):
+        pen.sliding("1 d", every="7.000001 s")
+    assert pen.sliding("1 d", every="1 s").panes_per_window == 86_400
 
 
 @pytest.mark.parametrize("window", [RegularWindow(100, 100), RegularWindow(100, 10), SessionWindow(100)])

@@ -212,3 +212,14 @@ def spread(first: Hashes, last: Hashes) -> tuple[Rows, Hashes]:
     rows = np.repeat(np.arange(len(first)), counts)
     within = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
     return rows, first[rows] + within
+
+
+def portions(weights: Rows) -> Iterator[slice]:
+    """Cuts rows of such weights, one after the other, into pieces of about a step; one row at least."""
+    until = np.cumsum(weights)
+    start = 0
+    while start < len(until):
+        limit = until[start] - weights[start] + STEP_ROWS
+        stop = max(start + 1, int(np.searchsorted(until, limit, side="right")))
+        yield slice(start, stop)
+        start = stop

@@ -17,6 +17,9 @@ import numpy.typing as npt
 from penstock.config import parse_duration
 from penstock.errors import PipelineError
 
+PANES_MAX = 100_000
+"""A day every second fits; lengths with a tiny common divisor, which would keep each row for itself, do not."""
+
 Duration: TypeAlias = "str | float | timedelta"
 Micros: TypeAlias = npt.NDArray[np.int64]
 Moments = TypeVar("Moments", int, Micros)
@@ -112,7 +115,14 @@ def sliding(size: Duration, *, every: Duration, offset: Duration = 0) -> Regular
             cause="rows between the windows would be in none",
             next_step="let every be at most the size",
         )
-    return RegularWindow(micros, step, _micros(offset, "offset") % step)
+    window = RegularWindow(micros, step, _micros(offset, "offset") % step)
+    if window.panes_per_window > PANES_MAX:
+        raise PipelineError(
+            f"sliding: a window of {size} every {every} has {window.panes_per_window:,} panes of {window.pane} us",
+            cause=f"rows are kept by the longest stretch that divides both lengths; a window may have {PANES_MAX:,}",
+            next_step="let every be longer, or divide the size: 1 h every 7 s has 3,600 panes, every 6 s has 600",
+        )
+    return window
 
 
 def session_window(gap: Duration) -> SessionWindow:
