@@ -24,7 +24,10 @@ from tests.unit.operator_harness import Rows
 from tests.unit.window_harness import Epoch, Windows
 
 SCHEMA = pa.schema([("user", pa.int64()), ("ts", pa.timestamp("us", "UTC")), ("amount", pa.int64())])
-AGGREGATES = {"n": pen.count(), "total": pen.sum("amount"), "latest": pen.last("amount"), "high": pen.max("amount")}
+AGGREGATES = {
+    "n": pen.count(), "total": pen.sum("amount"), "earliest": pen.first("amount"), "latest": pen.last("amount"),
+    "high": pen.max("amount"),
+}  # fmt: skip
 
 TIMES = st.integers(-50, 150)
 ROW = st.tuples(st.integers(0, 5), st.none() | TIMES, st.integers(-9, 9))
@@ -56,7 +59,8 @@ def windows_of(window: RegularWindow, ts: int) -> list[tuple[int, int]]:
 def result(user: int, bounds: tuple[int, int], amounts: list[int]) -> dict[str, Any]:
     return {
         "user": user, "window_start": at(bounds[0]), "window_end": at(bounds[1]),
-        "n": len(amounts), "total": sum(amounts), "latest": amounts[-1], "high": max(amounts),
+        "n": len(amounts), "total": sum(amounts), "earliest": amounts[0], "latest": amounts[-1],
+        "high": max(amounts),
     }  # fmt: skip
 
 
@@ -228,6 +232,24 @@ def test_each_session_closes_once_with_all_its_rows(gap: int, epochs: Any, step_
     assert in_order(run.rows()) == in_order(expected)
     assert len(run.late) == oracle.late
     assert all(due.event_time is None for due in run.due)
+
+
+@pytest.mark.parametrize("slices", [[3], [1, 1, 1], [2, 1], [1, 2]])
+@pytest.mark.parametrize("epochs", [False, True])
+def test_sessions_that_grow_together_go_by_arrival_however_rows_are_cut(slices: list[int], epochs: bool) -> None:
+    """D2: the first row to come is not the earliest one."""
+    rows = [(1, 100, 1), (1, 0, 2), (1, 50, 3)]
+    cut = [[rows.pop(0) for _ in range(count)] for count in slices]
+    aggregates = {"first": pen.first("amount"), "last": pen.last("amount"), "all": pen.collect_list("amount", 5)}
+    spec = WindowAggregate("w", SCHEMA, ("user",), "ts", SessionWindow(60), aggregates)
+    with Windows(spec, ["user"]) as run:
+        given = [(NO_WATERMARK, batch_of(part)) for part in cut]
+        for part in [[part] for part in given] if epochs else [given]:
+            run.run(Epoch(1, part))
+        run.run(Epoch(1, [(1_000, batch_of([]))]))
+    [row] = run.rows()
+    assert (row["window_start"], row["window_end"]) == (at(0), at(160))
+    assert (row["first"], row["last"], row["all"]) == (1, 3, [1, 2, 3])
 
 
 @pytest.mark.parametrize("window", [RegularWindow(10, 10), RegularWindow(30, 10), SessionWindow(7)])

@@ -5,7 +5,7 @@ in effect when they arrived, the lowest of all inputs: a segment keeps it, so a 
 and never because it waited in a checkpoint or moved to another subtask. A key group's watermark on an edge is the
 lowest of its unread segments, or the edge's own when nothing is unread. That is the oldest one's, unless an operator
 put rows back behind younger ones. An operator's watermark, the lowest of its inputs, never goes back: rows that are put
-back were unread before, and what rows carry was no lower when they arrived.
+back were unread before, and what rows carry is no lower than it was when they arrived.
 """
 
 from __future__ import annotations
