@@ -39,13 +39,14 @@ from penstock.operators.map_async import MapAsync
 from penstock.operators.passing import Pass
 from penstock.operators.process import KeyedProcess, Process
 from penstock.operators.stateless import Filter, FlatMap, MapBatches
-from penstock.operators.top_n import RunningTop, WindowTop, top_rows
-from penstock.operators.window_aggregate import Emit, WindowAggregate
+from penstock.operators.top_n import RunningTop
+from penstock.operators.window_aggregate import Emit
 from penstock.operators.windows import RegularWindow, SessionWindow, Window
 from penstock.outputs import Output, start
 from penstock.sinks.base import Sink
 from penstock.sinks.listeners import CommitListener
 from penstock.sql import pushed_down, with_expressions
+from penstock.windowed import WindowedStream
 
 if TYPE_CHECKING:
     from penstock.spark.schemas import SchemaLike
@@ -273,7 +274,8 @@ class KeyedStream:
                 cause="no source has an event time, or the column was dropped or renamed on the way",
                 next_step='name it where the source is read, pen.read(…, event_time="ts"), or here: window(…, on="ts")',
             )
-        shift = 1 if column == event_time_of(self.node) and event_time_is_end(self.node) else 0
+        # Where the stream knows its column no more, `on` has the new name.
+        shift = 1 if event_time_of(self.node) in (column, None) and event_time_is_end(self.node) else 0
         return WindowedStream(self, window, column, micros(allowed_lateness, "allowed_lateness"), emit, shift)
 
     def top_n(
@@ -383,54 +385,6 @@ class KeyedStream:
         """The stream that an operator on this one makes; `name` is the one the user gave."""
         check_columns(spec.output_schema, f"operator {spec.name}")
         return Stream(OperatorNode(spec, name is not None, (Input(self.node, self.keys),)))
-
-
-@dataclass(frozen=True, slots=True)
-class WindowedStream:
-    """Records with a key, cut into windows."""
-
-    stream: KeyedStream
-    kind: Window
-    column: str
-    allowed_lateness: int
-    emit: Emit
-    time_shift: int
-
-    def aggregate(
-        self, columns: Mapping[str, Aggregate] | None = None, /, *, name: str | None = None, **aggregates: Aggregate
-    ) -> Stream:
-        """Aggregates per key and window: the key's columns, ``window_start``, ``window_end``, and the aggregates.
-
-        Late rows, and rows without an event time, are in ``.side("late")``. The event time of results is their
-        ``window_end``; a window over them counts them to the moment before, so to a window that ends with theirs.
-
-        Raises: `PipelineError`.
-        """
-        every = {**(columns or {}), **aggregates}
-        stream = self.stream.computing(every.values())
-        return stream.then(self._spec(stream, name or "window", every), name)
-
-    def top_n(self, n: int, *, by: str, ascending: bool = False, name: str | None = None) -> Stream:
-        """The `n` rows of each key and window with the largest, or smallest, value of `by`; see `KeyedStream.top_n`.
-
-        Raises: `PipelineError`.
-        """
-        title = name or "top_n"
-        top = top_rows(title, schema_of(self.stream.node), self.stream.keys, by, n, ascending=ascending)
-        return self.stream.then(WindowTop(title, self._spec(self.stream, title, {"rows": top}), top), name)
-
-    def _spec(self, stream: KeyedStream, name: str, aggregates: Mapping[str, Aggregate]) -> WindowAggregate:
-        return WindowAggregate(
-            name,
-            schema_of(stream.node),
-            stream.keys,
-            self.column,
-            self.kind,
-            aggregates,
-            self.allowed_lateness,
-            self.emit,
-            self.time_shift,
-        )
 
 
 def _is_batch(process: object) -> bool:

@@ -40,6 +40,8 @@ from penstock.state.keys import Flags, KeyColumn, Rows, equal_keys, normalise_ke
 
 RANK = "rank"
 _ROWS = "rows"
+WINDOW_ROWS = "__penstock_rows"
+"""The list of a window, beside the user's keys: no column of theirs has such a name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +99,13 @@ class TopAccumulator:
 
 
 def top_rows(operator: str, schema: pa.Schema, keys: tuple[str, ...], by: str, n: int, *, ascending: bool) -> TopRows:
-    """Raises: `PipelineError`."""
+    """Rows without the columns `keys`, which stand beside the list. Raises: `PipelineError`."""
     kind = require_column(operator, schema, by, "top_n").type
     if n < 1 or not has_order(kind) or by in keys:
         raise PipelineError(
             f"{operator}: the {n} best by {by!r} of type {kind}",
-            cause="top_n takes a number of rows, at least 1, and a column that has an order and is no key",
+            cause="top_n takes a number of rows, at least 1, and a column that has an order and is no key; in windows "
+            "window_start and window_end are the window's own",
             next_step='write for example top_n(3, by="price")',
             operator=operator,
             column=by,

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import pyarrow as pa
 
-from penstock.operators.base import MAIN_STATE, NO_WATERMARK, Due, Emitted, OperatorContext, Records, Side, Time
+from penstock.operators.base import MAIN_STATE, NO_WATERMARK, Due, Emitted, OperatorContext, Records, Time
 from penstock.operators.changes import RunsOfPanes, windows_with
 from penstock.operators.closing import Closed, Closing
 from penstock.operators.grouping import Numbered, group_rows
@@ -72,7 +72,7 @@ class RegularWindowOperator:
             self._pending.add(part)
             if self._emits_changes:
                 self._expire(groups - self._first_group, _panes_of(part))
-        return iter(() if timely.late is None else (Side(LATE, timely.late),))
+        return iter(() if timely.late is None else (self._spec.late(timely.late),))
 
     def _expire(self, groups: Hashes, panes: Hashes) -> None:
         over = np.maximum(self._watermarks[groups], _LONG_AGO) - self._spec.allowed_lateness
