@@ -144,7 +144,16 @@ def is_timed(node: Node) -> bool:
             return is_timed(node.operator)
 
 
-def check_keys(schema: pa.Schema, keys: Sequence[str]) -> tuple[str, ...]:
+def names_of(*columns: str | Sequence[str]) -> tuple[str, ...]:
+    """Names given one by one, or as a list.
+
+    >>> names_of("a", "b"), names_of(["a", "b"])
+    (('a', 'b'), ('a', 'b'))
+    """
+    return tuple(name for part in columns for name in ([part] if isinstance(part, str) else part))
+
+
+def check_keys(schema: pa.Schema, keys: Iterable[str]) -> tuple[str, ...]:
     """Raises: `PipelineError` for a key that is missing or cannot be one."""
     if not keys:
         raise PipelineError("key_by() without columns", cause="no key was given", next_step="name at least one column")

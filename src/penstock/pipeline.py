@@ -22,6 +22,7 @@ from penstock.compiler import (
     event_time_is_end,
     event_time_of,
     is_timed,
+    names_of,
     schema_of,
 )
 from penstock.config import parse_duration
@@ -36,6 +37,7 @@ from penstock.operators.deduplicate import Deduplicate
 from penstock.operators.event_loop import AsyncRowFunction
 from penstock.operators.join import How
 from penstock.operators.map_async import MapAsync
+from penstock.operators.parts import by_name
 from penstock.operators.passing import Pass
 from penstock.operators.process import KeyedProcess, Process
 from penstock.operators.stateless import Filter, FlatMap, MapBatches
@@ -196,12 +198,12 @@ class Stream:
         inputs = (Input(self.node), *(other.input() for other in others))
         return Stream(connected(inputs, process, name))
 
-    def key_by(self, *columns: str) -> KeyedStream:
+    def key_by(self, *columns: str | Sequence[str]) -> KeyedStream:
         """Groups records by key: records of one key are processed in order, by one subtask, with the key's state.
 
         Raises: `PipelineError` for a column that is missing or cannot be a key.
         """
-        return KeyedStream(self.node, check_keys(self.schema, columns))
+        return KeyedStream(self.node, check_keys(self.schema, names_of(*columns)))
 
     def write(self, sink: Sink, *, name: str | None = None, listeners: Sequence[CommitListener] = ()) -> Output:
         """Ends the stream in a sink; `listeners` learn of its commits."""
@@ -241,7 +243,7 @@ class KeyedStream:
 
         Raises: `PipelineError`.
         """
-        every = {**(columns or {}), **aggregates}
+        every = by_name(name or "aggregate", columns, aggregates)
         keyed = self.computing(every.values())
         return keyed.then(RunningAggregate(name or "aggregate", schema_of(keyed.node), self.keys, every), name)
 
@@ -315,7 +317,7 @@ class KeyedStream:
         return self.then(replace(spec, on_error=on_error, event_time=event_time_of(self.node)), name)
 
     def deduplicate(
-        self, *, within: Duration | None = None, columns: Sequence[str] = (), name: str | None = None
+        self, *, within: Duration | None = None, columns: str | Sequence[str] = (), name: str | None = None
     ) -> Stream:
         """The first row of each key, as soon as it is there; later ones are dropped.
 
@@ -328,16 +330,16 @@ class KeyedStream:
         within_us = None if within is None else micros(within, "within")
         label, schema = name or "deduplicate", schema_of(self.node)
         event_time = None if within is None else require_event_time(self.node, f"{label}: within")
-        told_apart = check_keys(schema, (*self.keys, *(column for column in columns if column not in self.keys)))
+        told_apart = check_keys(schema, dict.fromkeys((*self.keys, *names_of(columns))))
         return self.then(Deduplicate(label, schema, self.keys, told_apart, event_time, within_us), name)
 
     def join(
         self,
         other: KeyedStream,
         *,
-        within: Duration | tuple[Duration, Duration],
+        within: Duration | Sequence[Duration],
         how: How = "inner",
-        suffixes: tuple[str, str] = ("", "_right"),
+        suffixes: Sequence[str] = ("", "_right"),
         event_time: str | None = None,
         name: str | None = None,
     ) -> Stream:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from penstock.compiler import schema_of
 from penstock.operators.aggregate_base import Aggregate
+from penstock.operators.parts import by_name
 from penstock.operators.top_n import WINDOW_ROWS, WindowTop, top_rows
 from penstock.operators.window_aggregate import WINDOW_END, WINDOW_START, Emit, WindowAggregate
 from penstock.operators.windows import Window
@@ -37,7 +38,7 @@ class WindowedStream:
 
         Raises: `PipelineError`.
         """
-        every = {**(columns or {}), **aggregates}
+        every = by_name(name or "window", columns, aggregates)
         stream = self.stream.computing(every.values())
         return stream.then(self._spec(stream, name or "window", every), name)
 

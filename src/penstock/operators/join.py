@@ -125,7 +125,8 @@ class Join(SpecDefaults):
 
 def _named(operator: str, left: JoinSide, right: JoinSide, suffixes: Sequence[str]) -> tuple[JoinSide, JoinSide]:
     """A key that both sides call the same is one column; of other names that both have, each gets its suffix."""
-    if len(suffixes) != 2 or suffixes[0] == suffixes[1]:
+    given = list(suffixes) if isinstance(suffixes, tuple | list) else []
+    if len(given) != 2 or not all(isinstance(suffix, str) for suffix in given) or given[0] == given[1]:
         raise _refused(operator, f"suffixes are {suffixes!r}", 'give two different ones, such as ("", "_right")')
     common = left.keys if left.keys == right.keys else ()
     clashing = set(left.schema.names) & set(right.schema.names) - set(common)
