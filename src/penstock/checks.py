@@ -2,23 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from typing import cast
 
 import pyarrow as pa
 
 from penstock.channel.hashing import why_no_key
 from penstock.errors import PipelineError
 from penstock.operators.base import OperatorSpec
+from penstock.operators.columns import is_text
 
 _HIDDEN = "__penstock"
 
 
-def check_keys(schema: pa.Schema, keys: Sequence[str]) -> tuple[str, ...]:
+def names_of(*columns: str | Sequence[str]) -> tuple[str, ...]:
+    """Names given one by one, or as a list.
+
+    >>> names_of("a", "b"), names_of(["a", "b"])
+    (('a', 'b'), ('a', 'b'))
+    """
+    names: list[str] = []
+    for part in columns:
+        # Whatever is no list is judged as a name.
+        names += part if isinstance(part, tuple | list) else [cast("str", part)]
+    return tuple(names)
+
+
+def check_keys(schema: pa.Schema, keys: Collection[str]) -> tuple[str, ...]:
     """Raises: `PipelineError` for a key that is missing or cannot be one."""
     if not keys:
         raise PipelineError("key_by() without columns", cause="no key was given", next_step="name at least one column")
     for key in keys:
-        if key not in schema.names:
+        if not is_text(key) or key not in schema.names:
             raise PipelineError(
                 f"key column {key!r} does not exist; columns are {', '.join(schema.names)}",
                 cause="a typing error, or the column was dropped before key_by",

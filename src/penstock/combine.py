@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from penstock.checks import check_outputs
 from penstock.compiler import Input, Node, OperatorNode, SideNode, event_time_of, is_timed, schema_of
-from penstock.config import parse_duration
+from penstock.config import parse_duration, parse_signed_duration
 from penstock.errors import PipelineError
 from penstock.operators.connect import Connect, ConnectInput, ConnectProcess
 from penstock.operators.join import How, Join, JoinSide
@@ -53,15 +53,15 @@ def joined(
     left: Input,
     right: Input,
     *,
-    within: Duration | tuple[Duration, Duration],
+    within: Duration | Sequence[Duration],
     how: How,
-    suffixes: tuple[str, str],
+    suffixes: Sequence[str],
     event_time: str | None,
     name: str | None,
 ) -> OperatorNode:
     """Raises: `PipelineError`, `ConfigError`."""
     label = name or "join"
-    lower, upper = _interval(within)
+    lower, upper = _interval(within, label)
     sides = [
         JoinSide(schema_of(part.node), part.keys, require_event_time(part.node, f"{label}: the {which} input"))
         for which, part in (("left", left), ("right", right))
@@ -88,24 +88,18 @@ def micros(duration: Duration, option: str) -> int:
     return round(parse_duration(duration, option) * 1e6)
 
 
-def _interval(within: Duration | tuple[Duration, Duration]) -> tuple[int, int]:
+def _interval(within: Duration | Sequence[Duration], label: str) -> tuple[int, int]:
     """Both ends in microseconds, negative ones before."""
-    match within:
-        case (lower, upper):
-            return _signed_micros(lower), _signed_micros(upper)
-        case _:
-            return -micros(within, "within"), micros(within, "within")
-
-
-def _signed_micros(duration: Duration) -> int:
-    match duration:
-        case str() if duration.strip().startswith("-"):
-            return -micros(duration.strip()[1:], "within")
-        case timedelta() if duration < timedelta():
-            return -micros(-duration, "within")
-        case int() | float() if duration < 0:
-            return -micros(-duration, "within")
-    return micros(duration, "within")
+    if isinstance(within, str | int | float | timedelta):
+        return -micros(within, "within"), micros(within, "within")
+    if not isinstance(within, tuple | list) or len(within) != 2:
+        raise PipelineError(
+            f"{label}: within={within!r:.100}",
+            cause="an interval has two ends",
+            next_step='write within=("-5 min", "1 h"), or one duration for both directions',
+        )
+    lower, upper = (round(parse_signed_duration(end, "within") * 1e6) for end in within)
+    return lower, upper
 
 
 def side_node(node: Node, output: str) -> SideNode:

@@ -37,6 +37,8 @@ _BYTES = {
 }
 _QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*", re.IGNORECASE)
 _DURATION_FORMS = 'a duration such as "500 ms", "1 s", "2 min", "1 h", a number of seconds or a timedelta'
+# About a thousand years: sums of such spans and of event times in microseconds stay far from the limits of 64 bits.
+_DURATION_S_MAX = 1e11 / 3
 _BYTES_FORMS = 'a size such as "64 MB", "1 GB" (powers of 1000), "512 KiB" (powers of 1024) or a number of bytes'
 
 
@@ -57,9 +59,27 @@ def parse_duration(value: object, option: str = "duration") -> float:
             seconds = float(value)
         case _:
             seconds = math.nan
-    if not 0 <= seconds < math.inf:
+    if not 0 <= seconds <= _DURATION_S_MAX:
         raise _bad(option, value, _DURATION_FORMS)
     return seconds
+
+
+def parse_signed_duration(value: object, option: str = "duration") -> float:
+    """Seconds, which may be below zero.
+
+    >>> parse_signed_duration("-500 ms"), parse_signed_duration(1.5)
+    (-0.5, 1.5)
+
+    Raises: `ConfigError`.
+    """
+    match value:
+        case str() if value.lstrip().startswith("-"):
+            return -parse_duration(value.lstrip()[1:], option)
+        case timedelta() if value < timedelta(0):
+            return -parse_duration(-value, option)
+        case int() | float() if value < 0:
+            return -parse_duration(-value, option)
+    return parse_duration(value, option)
 
 
 def parse_bytes(value: object, option: str = "size") -> int:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from penstock.checks import check_keys, check_outputs
+from penstock.checks import check_keys, check_outputs, names_of
 from penstock.combine import Duration, connected, joined, micros, require_event_time, require_streams, side_node
 from penstock.compiler import (
     Input,
@@ -35,16 +35,18 @@ from penstock.operators.deduplicate import Deduplicate
 from penstock.operators.event_loop import AsyncRowFunction
 from penstock.operators.join import How
 from penstock.operators.map_async import MapAsync
+from penstock.operators.parts import by_name
 from penstock.operators.passing import Pass
 from penstock.operators.process import KeyedProcess, Process
 from penstock.operators.stateless import Filter, FlatMap, MapBatches
-from penstock.operators.top_n import RunningTop, WindowTop, top_rows
-from penstock.operators.window_aggregate import Emit, WindowAggregate
+from penstock.operators.top_n import RunningTop
+from penstock.operators.window_aggregate import Emit
 from penstock.operators.windows import RegularWindow, SessionWindow, Window
 from penstock.outputs import Output, start
 from penstock.sinks.base import Sink
 from penstock.sinks.listeners import CommitListener
 from penstock.sql import pushed_down, with_expressions
+from penstock.windowed import WindowedStream
 
 if TYPE_CHECKING:
     from penstock.spark.schemas import SchemaLike
@@ -196,12 +198,12 @@ class Stream:
         inputs = (Input(self.node), *(other.input() for other in others))
         return Stream(connected(inputs, process, name))
 
-    def key_by(self, *columns: str) -> KeyedStream:
+    def key_by(self, *columns: str | Sequence[str]) -> KeyedStream:
         """Groups records by key: records of one key are processed in order, by one subtask, with the key's state.
 
         Raises: `PipelineError` for a column that is missing or cannot be a key.
         """
-        return KeyedStream(self.node, check_keys(self.schema, columns))
+        return KeyedStream(self.node, check_keys(self.schema, names_of(*columns)))
 
     def write(self, sink: Sink, *, name: str | None = None, listeners: Sequence[CommitListener] = ()) -> Output:
         """Ends the stream in a sink; `listeners` learn of its commits."""
@@ -241,7 +243,7 @@ class KeyedStream:
 
         Raises: `PipelineError`.
         """
-        every = {**(columns or {}), **aggregates}
+        every = by_name(name or "aggregate", columns, aggregates)
         keyed = self.computing(every.values())
         return keyed.then(RunningAggregate(name or "aggregate", schema_of(keyed.node), self.keys, every), name)
 
@@ -274,7 +276,8 @@ class KeyedStream:
                 cause="no source has an event time, or the column was dropped or renamed on the way",
                 next_step='name it where the source is read, pen.read(…, event_time="ts"), or here: window(…, on="ts")',
             )
-        shift = 1 if column == event_time_of(self.node) and event_time_is_end(self.node) else 0
+        # Where the stream knows its column no more, `on` has the new name.
+        shift = 1 if event_time_of(self.node) in (column, None) and event_time_is_end(self.node) else 0
         return WindowedStream(self, window, column, micros(allowed_lateness, "allowed_lateness"), emit, shift)
 
     def top_n(
@@ -316,7 +319,7 @@ class KeyedStream:
         return self.then(spec, name)
 
     def deduplicate(
-        self, *, within: Duration | None = None, columns: Sequence[str] = (), name: str | None = None
+        self, *, within: Duration | None = None, columns: str | Sequence[str] = (), name: str | None = None
     ) -> Stream:
         """The first row of each key, as soon as it is there; later ones are dropped.
 
@@ -329,16 +332,16 @@ class KeyedStream:
         within_us = None if within is None else micros(within, "within")
         label, schema = name or "deduplicate", schema_of(self.node)
         event_time = None if within is None else require_event_time(self.node, f"{label}: within")
-        told_apart = check_keys(schema, (*self.keys, *(column for column in columns if column not in self.keys)))
+        told_apart = check_keys(schema, dict.fromkeys((*self.keys, *names_of(columns))))
         return self.then(Deduplicate(label, schema, self.keys, told_apart, event_time, within_us), name)
 
     def join(
         self,
         other: KeyedStream,
         *,
-        within: Duration | tuple[Duration, Duration],
+        within: Duration | Sequence[Duration],
         how: How = "inner",
-        suffixes: tuple[str, str] = ("", "_right"),
+        suffixes: Sequence[str] = ("", "_right"),
         event_time: str | None = None,
         name: str | None = None,
     ) -> Stream:
@@ -379,54 +382,6 @@ class KeyedStream:
         """The stream that an operator on this one makes; `name` is the one the user gave."""
         check_outputs(spec)
         return Stream(OperatorNode(spec, name is not None, (Input(self.node, self.keys),)))
-
-
-@dataclass(frozen=True, slots=True)
-class WindowedStream:
-    """Records with a key, cut into windows."""
-
-    stream: KeyedStream
-    kind: Window
-    column: str
-    allowed_lateness: int
-    emit: Emit
-    time_shift: int
-
-    def aggregate(
-        self, columns: Mapping[str, Aggregate] | None = None, /, *, name: str | None = None, **aggregates: Aggregate
-    ) -> Stream:
-        """Aggregates per key and window: the key's columns, ``window_start``, ``window_end``, and the aggregates.
-
-        Late rows, and rows without an event time, are in ``.side("late")``. The event time of results is their
-        ``window_end``; a window over them counts them to the moment before, so to a window that ends with theirs.
-
-        Raises: `PipelineError`.
-        """
-        every = {**(columns or {}), **aggregates}
-        stream = self.stream.computing(every.values())
-        return stream.then(self._spec(stream, name or "window", every), name)
-
-    def top_n(self, n: int, *, by: str, ascending: bool = False, name: str | None = None) -> Stream:
-        """The `n` rows of each key and window with the largest, or smallest, value of `by`; see `KeyedStream.top_n`.
-
-        Raises: `PipelineError`.
-        """
-        title = name or "top_n"
-        top = top_rows(title, schema_of(self.stream.node), self.stream.keys, by, n, ascending=ascending)
-        return self.stream.then(WindowTop(title, self._spec(self.stream, title, {"rows": top}), top), name)
-
-    def _spec(self, stream: KeyedStream, name: str, aggregates: Mapping[str, Aggregate]) -> WindowAggregate:
-        return WindowAggregate(
-            name,
-            schema_of(stream.node),
-            stream.keys,
-            self.column,
-            self.kind,
-            aggregates,
-            self.allowed_lateness,
-            self.emit,
-            self.time_shift,
-        )
 
 
 def _is_batch(process: object) -> bool:

@@ -187,7 +187,7 @@ class _Attempt:
         )
 
     def _open_exchange(self, edge: Edge) -> ExchangeWriter:
-        return self._exchange(edge, self._plan.consumer_parallelism[edge.name], self._plan.watermark)
+        return self._exchange(edge, self._plan.consumer_parallelism[edge.name], self._plan.output_watermarks[edge.name])
 
     def _exchange(self, edge: Edge, consumers: int, watermark: int | None) -> ExchangeWriter:
         writer = ExchangeWriter(
@@ -237,7 +237,7 @@ class _Attempt:
             batches = iter(()) if inputs is None else inputs.batches_of(edge.name)
             batches = gathered(batches) if self._stage.head.gathers else batches
             spill = partial(self._open_spill, edge)
-            rows = LiveRows(batches, edge_schema(edge.schema), spill, plan.watermark, edge.event_time)
+            rows = LiveRows(batches, edge_schema(edge.schema), spill, self._mine.arrival_watermark, edge.event_time)
             if inputs is not None:
                 inputs.on_overflow(edge.name, rows.put_away)
         watermarks = None

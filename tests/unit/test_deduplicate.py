@@ -11,6 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import penstock as pen
+from penstock.compiler import SinkNode, compile_pipeline
+from penstock.protocol.recover import compare_shapes
+from penstock.sinks.discard import Discard
 from penstock.testing import Harness, stream_of
 
 SCHEMA = pa.schema([("user", pa.string()), ("ts", pa.timestamp("us", "UTC")), ("part", pa.int64()), ("n", pa.int64())])
@@ -101,6 +104,22 @@ def test_keys_are_forgotten_as_the_watermark_passes() -> None:
         rows = [{"user": f"{minute} {n}", "ts": ts, "part": 0, "n": n} for n in range(50)]
         assert len(harness.feed(rows + rows)) == 50
     assert len(harness.state("once")) <= 150
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "fits"),
+    [(None, "1 s", False), ("1 s", None, False), ("1 s", "1 h", True), (None, None, True)],
+)
+def test_a_restart_may_change_the_span_and_not_whether_there_is_one(
+    before: str | None, after: str | None, fits: bool
+) -> None:
+    """E6: a key kept for ever has no end of its span that could be compared with a time."""
+    keyed = stream_of(SCHEMA, event_time="ts").key_by("user")
+    stored, current = (
+        compile_pipeline([SinkNode("out", Discard(), keyed.deduplicate(within=within).node)]).shape()
+        for within in (before, after)
+    )
+    assert all(row.fits for row in compare_shapes(stored, current, {})) is fits
 
 
 def test_within_needs_event_time() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import penstock as pen
@@ -121,6 +121,52 @@ def test_late_rows_leave_on_the_side() -> None:
     )
     assert [row["n"] for row in harness.output("left_late")] == [3, 4]
     assert [row["n"] for row in harness.output("right_late")] == [5]
+
+
+@pytest.mark.parametrize("through_stages", [False, True])
+@settings(deadline=None, max_examples=25)
+@given(
+    batches=st.lists(
+        st.tuples(*[st.lists(st.sampled_from([0, 10, 20, 30]), max_size=2)] * 2, st.booleans()), min_size=2, max_size=4
+    ),
+    steps=st.sampled_from([1, 2]),
+)
+@example(batches=[([0], [50], False), ([50], [0], False)], steps=1)
+def test_a_row_does_not_become_late_while_it_waits_and_the_other_input_moves_on(
+    through_stages: bool, batches: list[Any], steps: int
+) -> None:
+    """A10: also where it was behind its own source's watermark, but not behind the other one's when it arrived."""
+    late: dict[int | None, set[int]] = {}
+    for barrier in (None, steps):
+        left, right = stream_of(LEFT, "left", event_time="ts"), stream_of(RIGHT, "right", event_time="at")
+        if through_stages:
+            left, right = (stream.key_by("n").deduplicate() for stream in (left, right))
+        stream = left.key_by("k").join(right.key_by("k"), within="1 s")
+        sides = {"left_late": stream.side("late_left"), "right_late": stream.side("late_right")}
+        harness = Harness(stream, parallelism=1, steps=barrier, **sides)
+        for number, (lefts, rights, quiet) in enumerate(batches):
+            harness.feed(
+                left=[{"k": "a", "ts": moment(second), "n": 10 * number + i} for i, second in enumerate(lefts)],
+                right=[{"k": "a", "n": 10 * number + 5 + i, "at": moment(second)} for i, second in enumerate(rights)],
+            )
+            if quiet:
+                harness.run()
+        harness.settle()
+        late[barrier] = {row["n"] for side in sides for row in harness.output(side)}
+    assert late[steps] <= late[None]
+
+
+def test_time_goes_on_though_both_inputs_always_have_rows_in_flight() -> None:
+    """A10: what arrives carries the watermarks of the edges, and not that of what waits before it."""
+    harness = Harness(joined(-1, 1, "left"), parallelism=1, steps=1)
+    for number in range(30):
+        harness.feed(
+            left=[{"k": f"l{number}", "ts": moment(10 * number), "n": number}] * 2,
+            right=[{"k": f"r{number}", "n": number, "at": moment(10 * number)}] * 2,
+        )
+        harness.run()
+    assert harness.rows_in_flight > 20
+    assert len({row["n"] for row in harness.output()}) > 4
 
 
 @pytest.mark.parametrize("how", ["inner", "full"])

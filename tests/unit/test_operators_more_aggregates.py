@@ -135,6 +135,25 @@ def test_variance_of_large_numbers_that_are_close_to_each_other_keeps_its_digits
     assert run_epochs(spec, ["k"], epochs)[-1][0]["v"] == pytest.approx(statistics.variance(values), rel=1e-9)
 
 
+@pytest.mark.parametrize("value", [2**53 + 1, 2**63 - 1, -(2**63)])
+@pytest.mark.parametrize(
+    ("aggregate", "expected"),
+    [
+        (pen.mean("v"), float),
+        (pen.variance("v"), lambda _: 0.0),
+        (pen.stddev_pop("v"), lambda _: 0.0),
+        (pen.quantiles("v", [0.5]), lambda value: [float(value)]),
+    ],
+    ids=str,
+)
+def test_an_integer_that_no_double_holds_counts_as_the_nearest_one(aggregate: Any, expected: Any, value: int) -> None:
+    """D2, as in Spark."""
+    batch = pa.RecordBatch.from_pydict({"k": [1, 1, 1], "v": pa.array([value, value, None], pa.int64())})
+    spec = RunningAggregate("a", batch.schema, ("k",), {"out": aggregate})
+    [[row]] = run_epochs(spec, ["k"], [(1, [batch])])
+    assert row["out"] == expected(value)
+
+
 @pytest.mark.parametrize("count", [10, 402, 5_000, 200_000])
 def test_about_how_many_values_there_are_is_within_four_deviations(count: int) -> None:
     """Parts of any size give the same as the whole."""

@@ -19,11 +19,15 @@ from penstock.operators.base import NO_WATERMARK, OperatorContext, Records, Time
 from penstock.operators.window_aggregate import WindowAggregate
 from penstock.operators.windows import RegularWindow, SessionWindow, Window
 from penstock.protocol.keygroups import KeyGroupRange
+from penstock.state.keyed import KeyedState
 from tests.unit.operator_harness import Rows
 from tests.unit.window_harness import Epoch, Windows
 
 SCHEMA = pa.schema([("user", pa.int64()), ("ts", pa.timestamp("us", "UTC")), ("amount", pa.int64())])
-AGGREGATES = {"n": pen.count(), "total": pen.sum("amount"), "latest": pen.last("amount"), "high": pen.max("amount")}
+AGGREGATES = {
+    "n": pen.count(), "total": pen.sum("amount"), "earliest": pen.first("amount"), "latest": pen.last("amount"),
+    "high": pen.max("amount"),
+}  # fmt: skip
 
 TIMES = st.integers(-50, 150)
 ROW = st.tuples(st.integers(0, 5), st.none() | TIMES, st.integers(-9, 9))
@@ -32,7 +36,7 @@ EPOCH = st.tuples(st.integers(1, 3), st.lists(SLICE, max_size=3), st.sampled_fro
 EPOCHS = st.lists(EPOCH, min_size=1, max_size=5)
 REGULAR = st.sampled_from([
     RegularWindow(10, 10), RegularWindow(10, 10, 3), RegularWindow(30, 10), RegularWindow(25, 10, 7),
-    RegularWindow(12, 9), RegularWindow(40, 5),
+    RegularWindow(12, 9), RegularWindow(40, 5), RegularWindow(60, 2), RegularWindow(23, 7, 5),
 ])  # fmt: skip
 
 
@@ -55,7 +59,8 @@ def windows_of(window: RegularWindow, ts: int) -> list[tuple[int, int]]:
 def result(user: int, bounds: tuple[int, int], amounts: list[int]) -> dict[str, Any]:
     return {
         "user": user, "window_start": at(bounds[0]), "window_end": at(bounds[1]),
-        "n": len(amounts), "total": sum(amounts), "latest": amounts[-1], "high": max(amounts),
+        "n": len(amounts), "total": sum(amounts), "earliest": amounts[0], "latest": amounts[-1],
+        "high": max(amounts),
     }  # fmt: skip
 
 
@@ -229,6 +234,24 @@ def test_each_session_closes_once_with_all_its_rows(gap: int, epochs: Any, step_
     assert all(due.event_time is None for due in run.due)
 
 
+@pytest.mark.parametrize("slices", [[3], [1, 1, 1], [2, 1], [1, 2]])
+@pytest.mark.parametrize("epochs", [False, True])
+def test_sessions_that_grow_together_go_by_arrival_however_rows_are_cut(slices: list[int], epochs: bool) -> None:
+    """D2: the first row to come is not the earliest one."""
+    rows = [(1, 100, 1), (1, 0, 2), (1, 50, 3)]
+    cut = [[rows.pop(0) for _ in range(count)] for count in slices]
+    aggregates = {"first": pen.first("amount"), "last": pen.last("amount"), "all": pen.collect_list("amount", 5)}
+    spec = WindowAggregate("w", SCHEMA, ("user",), "ts", SessionWindow(60), aggregates)
+    with Windows(spec, ["user"]) as run:
+        given = [(NO_WATERMARK, batch_of(part)) for part in cut]
+        for part in [[part] for part in given] if epochs else [given]:
+            run.run(Epoch(1, part))
+        run.run(Epoch(1, [(1_000, batch_of([]))]))
+    [row] = run.rows()
+    assert (row["window_start"], row["window_end"]) == (at(0), at(160))
+    assert (row["first"], row["last"], row["all"]) == (1, 3, [1, 2, 3])
+
+
 @pytest.mark.parametrize("window", [RegularWindow(10, 10), RegularWindow(30, 10), SessionWindow(7)])
 def test_many_windows_that_close_at_once_leave_in_bounded_steps(window: Window) -> None:
     """A2: the barrier may end the epoch after each step, and the next one goes on there."""
@@ -248,6 +271,52 @@ def test_many_windows_that_close_at_once_leave_in_bounded_steps(window: Window) 
         assert all(row["n"] == 2 for row in run.rows())
         assert max(map(len, run.outputs)) <= 600
         assert len(run.outputs) > 4
+
+
+def test_a_window_of_many_panes_closes_in_steps_of_full_size() -> None:
+    """A2: a step costs by the entries it reads, and the window that closes is one of the many they are in."""
+    panes, users = 300, 20
+    rows = [(user, ts, 1) for ts in range(panes) for user in range(users)]
+    with mock.patch.object(closing, "STEP_ROWS", 1_000), Windows(spec_of(RegularWindow(panes, 1)), ["user"]) as run:
+        run.run(Epoch(1, [(panes - 1, batch_of(rows))]))
+        run.run(Epoch(1, [(panes, batch_of([]))], yields=1))
+        for _ in range(4 * panes * users // 1_000):
+            run.run(Epoch(1, [], yields=1))
+        assert len(run.rows()) == users
+        assert {row["n"] for row in run.rows()} == {panes}
+
+
+def test_a_change_of_windows_of_many_panes_looks_up_each_pane_once() -> None:
+    """D2, A2: an hour every second, and 3,600 windows with 3,600 panes each change with every row."""
+    window, seconds = RegularWindow(3_600, 1), (0, 1, 100, 3_000, 3_000, 7_000)
+    looked_up = []
+    lookup = KeyedState.lookup
+
+    def counted(state: KeyedState, hashes: Any, keys: pa.RecordBatch) -> Any:
+        looked_up.append(len(hashes))
+        return lookup(state, hashes, keys)
+
+    with (
+        mock.patch.object(KeyedState, "lookup", counted),
+        Windows(spec_of(window, emit="on_update"), ["user"]) as run,
+    ):
+        for amount, second in enumerate(seconds):
+            run.run(Epoch(1, [(NO_WATERMARK, batch_of([(1, second, amount)]))]))
+            assert len(run.outputs[-1]) == 3_600
+        looked_up.clear()
+        run.run(Epoch(1, [(NO_WATERMARK, batch_of([(1, second, 1) for second in seconds]))]))
+    assert sum(looked_up) <= 3 * (7_000 + 2 * 3_600)
+    assert max(looked_up) <= closing.STEP_ROWS + 2 * 3_600
+    assert len(run.outputs[-1]) == 10_200
+    counts = {row["window_start"]: row["n"] for row in run.outputs[-1]}
+    assert (counts[at(0)], counts[at(-700)], counts[at(3_401)], counts[at(7_000)]) == (10, 6, 2, 2)
+
+
+def test_a_window_of_too_many_panes_is_refused() -> None:
+    """E5: lengths that have hardly a common divisor."""
+    with pytest.raises(pen.PenstockError, match=r"PEN-002.*86,400,000,000 panes of 1 us"):
+        pen.sliding("1 d", every="7.000001 s")
+    assert pen.sliding("1 d", every="1 s").panes_per_window == 86_400
 
 
 @pytest.mark.parametrize("window", [RegularWindow(100, 100), RegularWindow(100, 10), SessionWindow(100)])

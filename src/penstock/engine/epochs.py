@@ -17,7 +17,7 @@ from penstock.engine.checkpoints import Checkpoints
 from penstock.engine.cluster import Cluster, OfferedBatch, StageJob
 from penstock.engine.pace import Pace
 from penstock.errors import ConservationError, LostReport, PenstockError
-from penstock.graph import Pipeline, Stage
+from penstock.graph import Edge, Pipeline, Stage
 from penstock.protocol.advance import Draft, absorb, missing_reports, unbalanced
 from penstock.protocol.commit import with_pending
 from penstock.protocol.eventtime import advance_sources, next_processing_time
@@ -31,7 +31,14 @@ from penstock.protocol.manifest import (
     SourcePosition,
     StageClock,
 )
-from penstock.protocol.plan import InputFacts, StagePlan, SubtaskPlan, TableFacts, plan_subtasks
+from penstock.protocol.plan import (
+    InputFacts,
+    StagePlan,
+    SubtaskPlan,
+    TableFacts,
+    arrival_watermark,
+    plan_subtasks,
+)
 from penstock.protocol.report import SubtaskReport, Timing
 
 MIN_STAGE_SHARE = 0.1
@@ -151,15 +158,7 @@ class EpochRunner:
     def _subtasks(self, stage: Stage, draft: Draft, now: int, batch: OfferedBatch | None) -> tuple[SubtaskPlan, ...]:
         clock = draft.stages.get(stage.name, StageClock())
         return plan_subtasks(
-            inputs={
-                edge.name: InputFacts(
-                    draft.edges[edge.name],
-                    live=edge.from_source and batch is not None,
-                    broadcast=edge.broadcast,
-                    timed=edge.timed,
-                )
-                for edge in stage.inputs
-            },
+            inputs=_inputs(stage, draft, live=batch is not None),
             state={
                 table.name: TableFacts(draft.state.get(table.name, ()), broadcast=table.broadcast)
                 for table in stage.tables
@@ -193,10 +192,15 @@ class EpochRunner:
             consumer_parallelism={edge.name: self.parallelism[edge.consumer] for edge in stage.outputs},
             subtasks=subtasks,
             now=now,
-            watermark=draft.stages.get(stage.name, StageClock()).watermark,
+            output_watermarks={edge.name: self._arrival_watermark(edge, draft) for edge in stage.outputs},
             broadcast_inputs=tuple(edge.name for edge in stage.inputs if edge.broadcast),
             broadcast_rows_max=None if budget_s is None else self.pace.broadcast_rows(stage.name, budget_s),
         )
+
+    def _arrival_watermark(self, edge: Edge, draft: Draft) -> int | None:
+        """Of this stage's output: up to where it was complete before the epoch, or what the consumer's others say."""
+        (consumer,) = (stage for stage in self.pipeline.stages if stage.name == edge.consumer)
+        return arrival_watermark(_inputs(consumer, draft).values())
 
     def _run_stage(self, stage: Stage, plan: StagePlan, batch: OfferedBatch | None) -> list[SubtaskReport]:
         started = self.clock()
@@ -262,6 +266,15 @@ class EpochRunner:
             for stage in self.pipeline.stages
             for binding in stage.sinks
         }
+
+
+def _inputs(stage: Stage, draft: Draft, *, live: bool = False) -> dict[str, InputFacts]:
+    return {
+        edge.name: InputFacts(
+            draft.edges[edge.name], live=live and edge.from_source, broadcast=edge.broadcast, timed=edge.timed
+        )
+        for edge in stage.inputs
+    }
 
 
 def with_source_watermarks(

@@ -7,7 +7,7 @@ is null. A sum of integers that leaves bigint stops the query.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.util import find_spec
 
@@ -27,7 +27,7 @@ from penstock.operators.accumulators import (
 )
 from penstock.operators.aggregate_base import Aggregate
 from penstock.operators.collecting import ApproximateDistinct, CollectValues, CountDistinct
-from penstock.operators.columns import require_column
+from penstock.operators.columns import is_number, is_text, is_whole, require_column
 from penstock.operators.moments import Spread
 from penstock.operators.quantiles import Quantiles
 from penstock.operators.reduce import has_order
@@ -55,6 +55,13 @@ class ColumnAggregate(Aggregate):
     limit: int | None = None
     rsd: float = 0.0
     shares: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Raises: `PipelineError`."""
+        if not is_text(self.column) and (self.column is not None or self.function != "count"):
+            raise _refused_argument(
+                self.function, f"column={self.column!r:.100}", "name a column, or write an expression, as a string"
+            )
 
     def __str__(self) -> str:
         return f"{self.function}({self.column or ''})"
@@ -121,8 +128,8 @@ class ColumnAggregate(Aggregate):
 
 
 def count(column: str | None = None) -> Aggregate:
-    """Number of rows, or of values of `column` that are not null, as bigint."""
-    return ColumnAggregate("count", column)
+    """Number of rows, or of values of `column` that are not null, as bigint; ``"*"`` means rows, as in SQL."""
+    return ColumnAggregate("count", None if column == "*" else column)
 
 
 def count_distinct(column: str) -> Aggregate:
@@ -137,8 +144,8 @@ def approx_count_distinct(column: str, rsd: float = 0.05) -> Aggregate:
 
     Raises: `PipelineError`.
     """
-    if not 0.001 <= rsd <= 0.5:
-        raise _refused_argument("approx_count_distinct", f"rsd={rsd}", "rsd is between 0.001 and 0.5")
+    if not is_number(rsd) or not 0.001 <= rsd <= 0.5:
+        raise _refused_argument("approx_count_distinct", f"rsd={rsd!r:.100}", "rsd is between 0.001 and 0.5")
     return ColumnAggregate("approx_count_distinct", column, rsd=rsd)
 
 
@@ -208,26 +215,31 @@ def collect_set(column: str, limit: int) -> Aggregate:
     return ColumnAggregate("collect_set", column, limit=_at_least_one("collect_set", limit))
 
 
-def quantiles(column: str, shares: Sequence[float]) -> Aggregate:
+def quantiles(column: str, shares: Iterable[float]) -> Aggregate:
     """The values below which these shares of all values lie, as a list of doubles: ``[0.5, 0.99]``. NaN does not count.
 
     From a sketch: the share is off by at most 1.4 %, with 99 % confidence. Needs ``pip install penstock[sketches]``.
 
     Raises: `PipelineError`.
     """
-    if not shares or not all(0 <= share <= 1 for share in shares):
-        raise _refused_argument("quantiles", f"shares={shares!r:.100}", "shares are numbers between 0 and 1")
+    try:
+        wanted = tuple(float(share) for share in shares)
+    except (TypeError, ValueError):
+        wanted = ()
+    if not wanted or not all(0 <= share <= 1 for share in wanted):
+        allowed = "shares are a list of numbers between 0 and 1"
+        raise _refused_argument("quantiles", f"shares={shares!r:.100}", allowed)
     if find_spec("datasketches") is None:
         raise PipelineError(
             "quantiles: the package datasketches is not installed",
             cause="it is an extra",
             next_step="pip install 'penstock[sketches]', here and where Spark's workers run",
         )
-    return ColumnAggregate("quantiles", column, shares=tuple(map(float, shares)))
+    return ColumnAggregate("quantiles", column, shares=wanted)
 
 
-def _at_least_one(function: str, limit: object) -> int:
-    if not isinstance(limit, int) or limit < 1:
+def _at_least_one(function: str, limit: int) -> int:
+    if not is_whole(limit) or limit < 1:
         raise _refused_argument(function, f"limit={limit!r:.100}", "limit is a number of values, at least 1")
     return limit
 

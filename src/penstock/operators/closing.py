@@ -36,7 +36,7 @@ class Step(NamedTuple):
     start: int
     stop: int
     rows: int
-    """How many entries it touches at most."""
+    """How many entries it puts into windows, or deletes, at most."""
 
 
 class Closed(NamedTuple):
@@ -70,7 +70,7 @@ class Closing:
         self._groups, self._max_parallelism = groups, max_parallelism
         self._index = PaneIndex(max_parallelism)
         self._state, self._progress = state, progress
-        self._step_rows = max(1, STEP_ROWS * window.panes_per_step // window.panes_per_window)
+        self._windows_per_pane = -(-window.panes_per_window // window.panes_per_step)
 
     def due(self) -> Micros:
         """For each key group a moment before which nothing is due; at that moment something may be."""
@@ -90,7 +90,7 @@ class Closing:
         rows = 0
         for group in due.tolist():
             for step in self._steps_of(group, int(watermarks[group])):
-                if steps and (rows + step.rows > self._step_rows or steps[-1].group == group):
+                if steps and (rows + step.rows > STEP_ROWS or steps[-1].group == group):
                     yield steps
                     steps, rows = [], 0
                 steps.append(step)
@@ -106,7 +106,7 @@ class Closing:
             if start:
                 whole = whole._replace(target=int(self._progress.target[group]))
             whole = self._counted(whole) if start else self._shortened(self._counted(whole))
-            pieces = 1 << (max(0, whole.rows - 1) // self._step_rows).bit_length()
+            pieces = 1 << (max(0, whole.rows - 1) // STEP_ROWS).bit_length()
             size = max(1, PLACES // pieces)
             for place in range(start, PLACES, size):
                 stop = min(place + size, PLACES)
@@ -115,7 +115,7 @@ class Closing:
 
     def _shortened(self, step: Step) -> Step:
         """The step, up to an earlier moment if it is too much."""
-        while step.rows > self._step_rows:
+        while step.rows > STEP_ROWS:
             earliest = self._next_moment(step)
             if step.target <= earliest:
                 break
@@ -133,7 +133,10 @@ class Closing:
 
     def _counted(self, step: Step) -> Step:
         counts = self._state.count_within(self._index.spans(self._stretches(step)))
-        return step._replace(rows=int(counts.sum()))
+        opening, closing = self._closing_windows(step)
+        # An entry counts once for each of its windows that close: one, as a rule, however many windows it is in.
+        times = max(1, min(closing - opening + 1, self._windows_per_pane))
+        return step._replace(rows=int(counts.sum()) * times)
 
     def _stretches(self, step: Step) -> list[Stretch]:
         window, group = self._window, step.group + self._groups.lo
@@ -209,3 +212,14 @@ def spread(first: Hashes, last: Hashes) -> tuple[Rows, Hashes]:
     rows = np.repeat(np.arange(len(first)), counts)
     within = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
     return rows, first[rows] + within
+
+
+def portions(weights: Rows) -> Iterator[slice]:
+    """Cuts rows of such weights, one after the other, into pieces of about a step; one row at least."""
+    until = np.cumsum(weights)
+    start = 0
+    while start < len(until):
+        limit = until[start] - weights[start] + STEP_ROWS
+        stop = max(start + 1, int(np.searchsorted(until, limit, side="right")))
+        yield slice(start, stop)
+        start = stop

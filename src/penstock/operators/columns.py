@@ -70,3 +70,17 @@ def refuse_doubles(operator: str, names: Iterable[str], what: str) -> None:
                 column=name,
             )
         seen.add(name)
+
+
+def is_text(value: object) -> bool:
+    """Whether an argument is what its annotation says, which nobody checks for users."""
+    return isinstance(value, str)
+
+
+def is_whole(value: object) -> bool:
+    """Booleans are integers to Python, and a mistake to everybody else."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def is_number(value: object) -> bool:
+    return isinstance(value, float) or is_whole(value)

@@ -48,7 +48,11 @@ class Deduplicate(SpecDefaults):
 
     @property
     def kind(self) -> str:
-        return "deduplicate"
+        """A checkpoint must know whether keys are kept for ever: what is stored means something else without a span.
+
+        Another span fits: keys that are there keep the span they were stored with.
+        """
+        return "deduplicate" if self.within_us is None else "deduplicate/within"
 
     @property
     def side_outputs(self) -> Mapping[str, pa.Schema]:

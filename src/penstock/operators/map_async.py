@@ -16,6 +16,7 @@ import pyarrow as pa
 from penstock.errors import PipelineError
 from penstock.operators.base import Operator, OperatorContext
 from penstock.operators.calling import CallOperator, Calls
+from penstock.operators.columns import is_whole
 from penstock.operators.deadletters import CarefulSpec
 from penstock.operators.event_loop import AsyncFunction, AsyncRowFunction, opened
 from penstock.operators.failing import operator_failed
@@ -53,13 +54,13 @@ class MapAsync(CarefulSpec):
             self._refuse(
                 f"{type(self.function).__name__}.open is not async", "it is awaited", "write async def open(self)"
             )
-        if not _whole(self.concurrency) or not 0 < self.concurrency <= CONCURRENCY_MAX:
+        if not is_whole(self.concurrency) or not 0 < self.concurrency <= CONCURRENCY_MAX:
             self._refuse(
                 f"concurrency={self.concurrency!r}",
                 "it is the number of calls that may run at once in one subtask",
                 f"give a whole number from 1 to {CONCURRENCY_MAX:,}",
             )
-        if not _whole(self.retries) or self.retries < 0:
+        if not is_whole(self.retries) or self.retries < 0:
             self._refuse(
                 f"retries={self.retries!r}",
                 "it is how often a failed call is repeated",
@@ -111,7 +112,3 @@ class MapAsync(CarefulSpec):
             concurrency=self.concurrency,
             ordered=self.ordered,
         )
-
-
-def _whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.operators.accumulators import States
 from penstock.operators.grouping import Groups
+from penstock.operators.reduce import as_doubles
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Spread:
         ids = groups.ids
         if array.null_count:
             ids = ids[array.is_valid().to_numpy(zero_copy_only=False)]
-        values = pc.cast(array.drop_null(), pa.float64()).to_numpy()
+        values = as_doubles(array.drop_null()).to_numpy()
         return _moments(ids, groups.count, np.ones(len(values), np.int64), values, np.zeros(len(values)))
 
     def combine(self, states: States, groups: Groups) -> list[pa.Array]:

@@ -50,15 +50,27 @@ class Part:
         return Part(self.hashes[rows], self.keys.take(indices), states)
 
 
+def by_name(operator: str, columns: object, aggregates: Mapping[str, Aggregate]) -> dict[str, Aggregate]:
+    """What was given to ``aggregate()``, as a mapping, or None, and by keywords. Raises: `PipelineError`."""
+    given = {} if columns is None else columns
+    if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
+        raise _no_aggregates(operator, given)
+    return {**given, **aggregates}
+
+
+def _no_aggregates(operator: str, given: object) -> PipelineError:
+    return PipelineError(
+        f"{operator}: got the aggregates {given!r:.200}",
+        cause="aggregate() takes output columns and functions of Penstock, each with its column",
+        next_step="write for example aggregate(n=pen.count(), total=pen.sum('amount'))",
+        operator=operator,
+    )
+
+
 def bind_all(operator: str, schema: pa.Schema, aggregates: Mapping[str, Aggregate]) -> dict[str, Accumulator]:
     """The accumulators by output column. Raises: `PipelineError`."""
     if not aggregates or not all(isinstance(value, Aggregate) for value in aggregates.values()):
-        raise PipelineError(
-            f"{operator}: got the aggregates {dict(aggregates)!r:.200}",
-            cause="aggregate() takes output columns and functions of Penstock, each with its column",
-            next_step="write for example aggregate(n=pen.count(), total=pen.sum('amount'))",
-            operator=operator,
-        )
+        raise _no_aggregates(operator, dict(aggregates))
     return {name: value.bind(operator, schema) for name, value in aggregates.items()}
 
 

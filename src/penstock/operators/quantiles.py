@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.operators.accumulators import States
 from penstock.operators.grouping import Groups
+from penstock.operators.reduce import as_doubles
 
 if TYPE_CHECKING:
     from datasketches import kll_doubles_sketch
@@ -42,8 +42,7 @@ class Quantiles:
     def partial(self, batch: pa.RecordBatch, groups: Groups) -> list[pa.Array]:
         from datasketches import kll_doubles_sketch
 
-        column = pc.cast(batch.column(self.column), pa.float64())
-        values = column.fill_null(np.nan).to_numpy()
+        values = as_doubles(batch.column(self.column)).fill_null(np.nan).to_numpy()
         order = np.argsort(groups.ids, kind="stable")
         order = order[~np.isnan(values[order])]
         ids, values = groups.ids[order], values[order]

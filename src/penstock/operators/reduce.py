@@ -44,8 +44,13 @@ def count_valid(array: pa.Array, groups: Groups) -> Rows:
 def sum_floats(array: pa.Array, groups: Groups) -> pa.Array:
     """Sums as double, added in the order of the rows."""
     totals = np.zeros(groups.count, np.float64)
-    np.add.at(totals, groups.ids, pc.cast(_filled(array, 0), pa.float64()).to_numpy())
+    np.add.at(totals, groups.ids, as_doubles(_filled(array, 0)).to_numpy())
     return _with_nulls(totals, array, groups, pa.float64())
+
+
+def as_doubles(array: pa.Array) -> pa.Array:
+    """The nearest doubles: a bigint beyond 2^53 need not be one, and Arrow's careful cast would refuse it."""
+    return pc.cast(array, pa.float64(), safe=False)
 
 
 def sum_integers(array: pa.Array, groups: Groups) -> pa.Array:

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.operators.base import MAIN_STATE, NO_WATERMARK, Due, Emitted, OperatorContext, Records, Side, Time
+from penstock.operators.base import MAIN_STATE, NO_WATERMARK, Due, Emitted, OperatorContext, Records, Time
 from penstock.operators.closing import Closing, Step
 from penstock.operators.lateness import split_late
 from penstock.operators.panes import Hashes, PaneIndex
@@ -84,7 +84,7 @@ class SessionOperator:
             if sum(part.rows for part in self._pending) >= self._merge_at_rows:
                 self._pending = [merged(self._reducer, self._pending)]
                 self._merge_at_rows = max(_MERGE_ROWS_MIN, 2 * self._pending[0].rows)
-        return iter(() if timely.late is None else (Side(LATE, timely.late),))
+        return iter(() if timely.late is None else (self._spec.late(timely.late),))
 
     def _deadline(self, times: Micros) -> Micros:
         return times + self._gap

@@ -1,4 +1,8 @@
-"""Sessions of keys: merged where they meet, and packed into one row of state per key."""
+"""Sessions of keys: merged where they meet, and packed into one row of state per key.
+
+Sessions of a key always stand in the order in which their first rows came, also in the state: where some of them grow
+together, that is the order in which their aggregates are combined, however the rows were cut into slices.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from penstock.operators.base import NO_WATERMARK
 from penstock.operators.grouping import Groups, Numbered, group_rows
 from penstock.operators.panes import Hashes
 from penstock.operators.parts import Part, Reducer, concat_parts
@@ -57,10 +62,9 @@ def sessions_of(
     """The rows of a slice as sessions."""
     ids = group_rows(hashes, keys).ids
     order, begins = _runs(ids, times, times + gap)
-    groups, firsts, starts = _numbered(order, begins)
-    last = np.append(np.flatnonzero(begins)[1:], len(order)) - 1
+    groups, firsts, starts, stops = _numbered(order, begins)
     part = reducer.reduce_groups(hashes[firsts], keys.take(pa.array(firsts)), batch, groups)
-    return Sessions(part, times[starts], times[order[last]] + gap)
+    return Sessions(part, times[order[starts]], times[order[stops - 1]] + gap)
 
 
 def merged(reducer: Reducer, parts: Sequence[Sessions]) -> Sessions:
@@ -71,11 +75,12 @@ def merged(reducer: Reducer, parts: Sequence[Sessions]) -> Sessions:
     part = together.part
     ids = group_rows(part.hashes, part.keys).ids
     order, begins = _runs(ids, together.starts, together.ends)
-    groups, firsts, starts = _numbered(order, begins)
-    ends = np.maximum.reduceat(together.ends[order], np.flatnonzero(begins))
+    groups, firsts, starts, _ = _numbered(order, begins)
+    ends = np.full(groups.count, NO_WATERMARK, np.int64)
+    np.maximum.at(ends, groups.ids, together.ends)
     keys = part.keys.take(pa.array(firsts))
     combined = reducer.combine_groups(part.hashes[firsts], keys, part.states, groups)
-    return Sessions(combined, together.starts[starts], ends)
+    return Sessions(combined, together.starts[order[starts]], ends)
 
 
 def concat(parts: Sequence[Sessions]) -> Sessions:
@@ -101,12 +106,18 @@ def _runs(ids: Rows, starts: Micros, ends: Micros) -> tuple[Rows, np.ndarray]:
     return order, begins
 
 
-def _numbered(order: Rows, begins: np.ndarray) -> tuple[Groups, Rows, Rows]:
-    """Runs as groups of the rows in their own order, for each its first row in that order, and its earliest row."""
+def _numbered(order: Rows, begins: np.ndarray) -> tuple[Groups, Rows, Rows, Rows]:
+    """Runs as groups of the rows in their own order, by their first rows in that order, which come next; then where
+    in `order` each run starts and stops."""
+    starts = np.flatnonzero(begins)
+    firsts = np.minimum.reduceat(order, starts)
+    by_arrival = np.argsort(firsts)
+    numbers = np.empty_like(by_arrival)
+    numbers[by_arrival] = np.arange(len(starts))
     ids = np.empty(len(order), np.int64)
-    ids[order] = np.cumsum(begins) - 1
-    places = np.flatnonzero(begins)
-    return Numbered(ids, len(places)), np.minimum.reduceat(order, places), order[places]
+    ids[order] = numbers[np.cumsum(begins) - 1]
+    stops = np.append(starts[1:], len(order))
+    return Numbered(ids, len(starts)), firsts[by_arrival], starts[by_arrival], stops[by_arrival]
 
 
 def pack(sessions: Sessions) -> Packed:

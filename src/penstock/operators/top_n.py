@@ -31,7 +31,7 @@ from penstock.operators.base import (
     Time,
 )
 from penstock.operators.collecting import lists_of, owners_of
-from penstock.operators.columns import key_schema, refuse_doubles, require_column
+from penstock.operators.columns import is_text, is_whole, key_schema, refuse_doubles, require_column
 from penstock.operators.grouping import Groups
 from penstock.operators.parts import Pending, Reducer
 from penstock.operators.reduce import has_order, ordered_image
@@ -40,6 +40,8 @@ from penstock.state.keys import Flags, KeyColumn, Rows, equal_keys, normalise_ke
 
 RANK = "rank"
 _ROWS = "rows"
+WINDOW_ROWS = "__penstock_rows"
+"""The list of a window, beside the user's keys: no column of theirs has such a name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +99,20 @@ class TopAccumulator:
 
 
 def top_rows(operator: str, schema: pa.Schema, keys: tuple[str, ...], by: str, n: int, *, ascending: bool) -> TopRows:
-    """Raises: `PipelineError`."""
+    """Rows without the columns `keys`, which stand beside the list. Raises: `PipelineError`."""
+    if not is_text(by) or not is_whole(n):
+        raise PipelineError(
+            f"{operator}: top_n({n!r:.50}, by={by!r:.50})",
+            cause="top_n takes a whole number of rows and the name of one column",
+            next_step='write for example top_n(3, by="price")',
+            operator=operator,
+        )
     kind = require_column(operator, schema, by, "top_n").type
     if n < 1 or not has_order(kind) or by in keys:
         raise PipelineError(
             f"{operator}: the {n} best by {by!r} of type {kind}",
-            cause="top_n takes a number of rows, at least 1, and a column that has an order and is no key",
+            cause="top_n takes a number of rows, at least 1, and a column that has an order and is no key; in windows "
+            "window_start and window_end are the window's own",
             next_step='write for example top_n(3, by="price")',
             operator=operator,
             column=by,

@@ -8,11 +8,12 @@ from typing import Any, ClassVar, TypeAlias
 
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.types as pt
 
 from penstock.errors import PipelineError
 from penstock.operators.accumulators import States
 from penstock.operators.aggregate_base import Aggregate
-from penstock.operators.convert import copied
+from penstock.operators.convert import arrow_values, copied
 from penstock.operators.failing import BadOutput, operator_failed
 from penstock.operators.grouping import Groups
 from penstock.operators.lossless import cast_column
@@ -105,13 +106,22 @@ class UserAccumulator:
 
 
 def _column(given: Column, name: str, kind: pa.DataType, count: int) -> pa.Array:
-    array = given if isinstance(given, pa.Array) else pa.array(given, from_pandas=False)
-    if len(array) != count:
-        raise BadOutput(f"{name} has {len(array)} values for {count} groups", "return one value per group")
+    if len(given) != count:
+        raise BadOutput(f"{name} has {len(given)} values for {count} groups", "return one value per group")
+    got: object = type(given).__name__
     try:
+        plain = given if isinstance(given, pa.Array) else pa.array(given, from_pandas=False)
+        got = plain.type
+        _check_fields(got, kind)
+        if isinstance(given, list):
+            return arrow_values(given, kind)
         # Parts and state refer to it until the epoch ends; what the user's array lies in may be used again before.
-        return copied(cast_column(array, kind))
-    except pa.ArrowException as error:
-        raise BadOutput(
-            f"{name} is declared as {kind}, got {array.type}: {error}", "return the declared type"
-        ) from error
+        return copied(cast_column(plain, kind))
+    except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+        raise BadOutput(f"{name} is declared as {kind}, got {got}: {error}", "return the declared type") from error
+
+
+def _check_fields(got: pa.DataType, kind: pa.DataType) -> None:
+    """Arrow would make null of a field of a struct that is not there."""
+    if pt.is_struct(got) and pt.is_struct(kind) and {part.name for part in got} != {part.name for part in kind}:
+        raise ValueError("the fields have other names")

@@ -22,6 +22,7 @@ from penstock.operators.base import (
     MAIN_STATE,
     CountingOperator,
     OperatorContext,
+    Side,
     SpecDefaults,
     StateSchema,
     TimedOperator,
@@ -55,9 +56,12 @@ class WindowAggregate(SpecDefaults):
     allowed_lateness: int = 0
     emit: Emit = "on_close"
     time_shift: int = 0
+    late_columns: tuple[str, ...] = ()
+    """Those that late rows keep: not what was computed for aggregates over expressions. Empty: all."""
 
     def __post_init__(self) -> None:
         key_schema(self.name, self.input_schema, self.keys)
+        self._check_keys()
         kind = require_column(self.name, self.input_schema, self.time_column, "its window").type
         if not pt.is_timestamp(kind):
             raise PipelineError(
@@ -83,6 +87,19 @@ class WindowAggregate(SpecDefaults):
             )
         refuse_doubles(self.name, self.output_schema.names, "an output column")
         assert self.state_tables
+
+    def _check_keys(self) -> None:
+        refuse_doubles(self.name, (*self.keys, PANE_FIELD.name), "a state column")
+        for name in (WINDOW_START, WINDOW_END):
+            if name in self.keys:
+                raise PipelineError(
+                    f"{self.name}: {name!r} is a key, and the column of the same name of the window's own results",
+                    cause="results of a window were keyed by their bounds and put into windows again",
+                    next_step="key_by columns that are no bounds: the window itself brings together what ended in it; "
+                    "or rename the column before key_by",
+                    operator=self.name,
+                    column=name,
+                )
 
     @property
     def kind(self) -> str:
@@ -114,7 +131,15 @@ class WindowAggregate(SpecDefaults):
 
     @property
     def side_outputs(self) -> Mapping[str, pa.Schema]:
-        return {LATE: self.input_schema}
+        return {LATE: pa.schema([self.input_schema.field(name) for name in self._late_names])}
+
+    def late(self, rows: pa.RecordBatch) -> Side:
+        """Late rows as they leave."""
+        return Side(LATE, rows.select(self._late_names))
+
+    @property
+    def _late_names(self) -> list[str]:
+        return list(self.late_columns) or self.input_schema.names
 
     @property
     def state_tables(self) -> Mapping[str, StateSchema]:

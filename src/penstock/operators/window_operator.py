@@ -11,8 +11,9 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import pyarrow as pa
 
-from penstock.operators.base import MAIN_STATE, NO_WATERMARK, Due, Emitted, OperatorContext, Records, Side, Time
-from penstock.operators.closing import STEP_ROWS, Closed, Closing, spread
+from penstock.operators.base import MAIN_STATE, NO_WATERMARK, Due, Emitted, OperatorContext, Records, Time
+from penstock.operators.changes import RunsOfPanes, windows_with
+from penstock.operators.closing import Closed, Closing
 from penstock.operators.grouping import Numbered, group_rows
 from penstock.operators.lateness import split_late
 from penstock.operators.panes import Hashes, PaneIndex
@@ -71,7 +72,7 @@ class RegularWindowOperator:
             self._pending.add(part)
             if self._emits_changes:
                 self._expire(groups - self._first_group, _panes_of(part))
-        return iter(() if timely.late is None else (Side(LATE, timely.late),))
+        return iter(() if timely.late is None else (self._spec.late(timely.late),))
 
     def _expire(self, groups: Hashes, panes: Hashes) -> None:
         over = np.maximum(self._watermarks[groups], _LONG_AGO) - self._spec.allowed_lateness
@@ -148,19 +149,18 @@ class RegularWindowOperator:
 
     def _changed(self, part: Part) -> Iterator[pa.RecordBatch]:
         panes = _panes_of(part)
-        rows, windows = spread(self._window.first_window_of(panes), self._window.last_window_of(panes))
-        wanted = np.flatnonzero(self._is_wanted(part.hashes[rows], windows))
-        rows, windows = rows[wanted], windows[wanted]
         if self._window.panes_per_window == 1:
-            if len(rows):
-                yield self._emit(part.take(rows), windows)
+            wanted = np.flatnonzero(self._is_wanted(part.hashes, panes))
+            if len(wanted):
+                yield self._emit(part.take(wanted), panes[wanted])
             return
-        keys = self._with_pane(part.keys.select(self._keys).take(pa.array(rows)), windows)
-        hashes = self._index.hashes(part.hashes[rows], windows)
-        firsts = group_rows(hashes, keys).firsts
-        for start in range(0, len(firsts), STEP_ROWS):
-            some = firsts[start : start + STEP_ROWS]
-            yield self._looked_up(hashes[some], keys.take(pa.array(some)), windows[some])
+        keys = part.keys.select(self._keys)
+        ids = group_rows(self._index.hashes(part.hashes, np.zeros_like(panes)), keys).ids
+        for every, windows in windows_with(self._window, ids, panes):
+            wanted = np.flatnonzero(self._is_wanted(part.hashes[every], windows))
+            if len(wanted):
+                rows, runs = every[wanted], RunsOfPanes(self._window, ids[every[wanted]], windows[wanted])
+                yield from self._looked_up(part.hashes[rows], keys.take(pa.array(rows)), runs)
 
     def _is_wanted(self, hashes: Hashes, windows: Hashes) -> Flags:
         """Whether a change of these windows is emitted at once: always, or if a result of them is out already."""
@@ -173,17 +173,18 @@ class RegularWindowOperator:
         halfway = (ends <= progress.target[groups]) & (self._index.places(hashes) < progress.place[groups])
         return alive & ((ends <= progress.done[groups]) | halfway)
 
-    def _looked_up(self, hashes: Hashes, keys: pa.RecordBatch, windows: Hashes) -> pa.RecordBatch:
-        """Windows of some keys, from all their panes."""
-        count = self._window.panes_per_window
-        rows = np.repeat(np.arange(len(windows)), count)
-        panes = windows[rows] * self._window.panes_per_step + np.tile(np.arange(count), len(windows))
-        every = self._with_pane(keys.select(self._keys).take(pa.array(rows)), panes)
+    def _looked_up(self, hashes: Hashes, keys: pa.RecordBatch, runs: RunsOfPanes) -> Iterator[pa.RecordBatch]:
+        """Windows of some keys, from all their panes; each pane is looked up once."""
+        rows, panes = runs.panes()
+        every = self._with_pane(keys.take(pa.array(rows)), panes)
         values, found = self._state.lookup(self._index.hashes(hashes[rows], panes), every)
-        held = np.flatnonzero(found)
-        states = self._reducer.split(values.take(pa.array(held)).columns)
-        part = self._reducer.combine_groups(hashes, keys, states, Numbered(rows[held], len(windows)))
-        return self._emit(part, windows)
+        held = values.take(pa.array(np.flatnonzero(found)))
+        for some, positions, ids in runs.combined(found):
+            states = self._reducer.split(held.take(pa.array(positions)).columns)
+            windows = runs.windows[some]
+            named = self._with_pane(keys.slice(some.start, len(windows)), windows)
+            part = self._reducer.combine_groups(hashes[some], named, states, Numbered(ids, len(windows)))
+            yield self._emit(part, windows)
 
     def _emit(self, part: Part, windows: Hashes) -> pa.RecordBatch:
         return self._results.of(part, self._window.start_of(windows), self._window.end_of(windows))

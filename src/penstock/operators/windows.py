@@ -14,8 +14,11 @@ from typing import TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from penstock.config import parse_duration
+from penstock.config import parse_duration, parse_signed_duration
 from penstock.errors import PipelineError
+
+PANES_MAX = 100_000
+"""A day every second fits; lengths with a tiny common divisor, which would keep each row for itself, do not."""
 
 Duration: TypeAlias = "str | float | timedelta"
 Micros: TypeAlias = npt.NDArray[np.int64]
@@ -97,7 +100,7 @@ def tumbling(size: Duration, *, offset: Duration = 0) -> RegularWindow:
     Raises: `ConfigError`, `PipelineError`.
     """
     micros = _positive("tumbling", "size", size)
-    return RegularWindow(micros, micros, _micros(offset, "offset") % micros)
+    return RegularWindow(micros, micros, _offset(offset) % micros)
 
 
 def sliding(size: Duration, *, every: Duration, offset: Duration = 0) -> RegularWindow:
@@ -112,7 +115,14 @@ def sliding(size: Duration, *, every: Duration, offset: Duration = 0) -> Regular
             cause="rows between the windows would be in none",
             next_step="let every be at most the size",
         )
-    return RegularWindow(micros, step, _micros(offset, "offset") % step)
+    window = RegularWindow(micros, step, _offset(offset) % step)
+    if window.panes_per_window > PANES_MAX:
+        raise PipelineError(
+            f"sliding: a window of {size} every {every} has {window.panes_per_window:,} panes of {window.pane} us",
+            cause=f"rows are kept by the longest stretch that divides both lengths; a window may have {PANES_MAX:,}",
+            next_step="let every be longer, or divide the size: 1 h every 7 s has 3,600 panes, every 6 s has 600",
+        )
+    return window
 
 
 def session_window(gap: Duration) -> SessionWindow:
@@ -123,12 +133,12 @@ def session_window(gap: Duration) -> SessionWindow:
     return SessionWindow(_positive("session_window", "gap", gap))
 
 
-def _micros(duration: Duration, option: str) -> int:
-    return round(parse_duration(duration, option) * 1e6)
+def _offset(duration: Duration) -> int:
+    return round(parse_signed_duration(duration, "offset") * 1e6)
 
 
 def _positive(kind: str, option: str, duration: Duration) -> int:
-    micros = _micros(duration, option)
+    micros = round(parse_duration(duration, option) * 1e6)
     if micros <= 0:
         raise PipelineError(
             f"{kind}: {option} is {duration!r}",

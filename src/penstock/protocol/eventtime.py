@@ -1,10 +1,11 @@
 """Event time as numbers: watermarks of sources, of edges, and what they make due (A10). Microseconds throughout.
 
 A source's watermark is the largest event time seen, minus the delay its user allows. Rows carry the watermark that was
-in effect when they arrived: a segment keeps it, so a row is late if it was late on arrival, and never because it
-waited in a checkpoint or moved to another subtask. A key group's watermark on an edge is the lowest of its unread
-segments, or the edge's own when nothing is unread. That is the oldest one's, unless an operator put rows back behind
-younger ones. It never goes back: rows that are put back were unread before.
+in effect when they arrived, the lowest of all inputs: a segment keeps it, so a row is late if it was late on arrival,
+and never because it waited in a checkpoint or moved to another subtask. A key group's watermark on an edge is the
+lowest of its unread segments, or the edge's own when nothing is unread. That is the oldest one's, unless an operator
+put rows back behind younger ones. An operator's watermark, the lowest of its inputs, never goes back: rows that are put
+back were unread before, and what rows carry is no lower than it was when they arrived.
 """
 
 from __future__ import annotations

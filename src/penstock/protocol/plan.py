@@ -4,7 +4,7 @@ parallelism is nothing but other ranges in the next plan (B2, B3).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -43,6 +43,8 @@ class SubtaskPlan(msgspec.Struct, frozen=True):
     rows_in_flight: int
     """Estimated: rows of a segment that several subtasks share are divided by their key groups."""
 
+    arrival_watermark: int | None = None
+    """What live rows carry that are not processed in this epoch: see `arrival_watermark`."""
     watermark: int | None = None
     """Of the subtask's key groups, the lowest, before it runs."""
     due: bool = False
@@ -66,8 +68,8 @@ class StagePlan(msgspec.Struct, frozen=True, kw_only=True):
     consumer_parallelism: dict[str, int]
     subtasks: tuple[SubtaskPlan, ...]
     now: int = 0
-    watermark: int | None = None
-    """Up to where the stage's results were complete before this epoch; new segments carry it."""
+    output_watermarks: dict[str, int | None] = {}
+    """By edge, what new segments carry."""
     broadcast_inputs: tuple[str, ...] = ()
     broadcast_rows_max: int | None = None
     """Every subtask takes the same broadcast rows, so their number is planned and not cut by time; None: all."""
@@ -138,11 +140,21 @@ def plan_subtasks(
                     for name, table in state.items()
                 },
                 round(sum(_share_of(part.state, groups) for part in inputs.values() if not part.broadcast)),
+                arrival_watermark(inputs.values()),
                 watermark,
                 is_due(timers, groups, watermark, now),
             )
         )
     return tuple(plans)
+
+
+def arrival_watermark(inputs: Iterable[InputFacts]) -> int | None:
+    """What is in effect for rows that arrive at a stage now, on any of its inputs: the lowest of all edges.
+
+    Segments carry it rather than their own edge's, or rows would become late where they wait for their turn while
+    another input moves on. What else is in flight does not count: a backlog that never ends would hold time for ever.
+    """
+    return lowest(part.state.watermark for part in inputs if part.timed)
 
 
 def reads_of(edge: EdgeState, groups: KeyGroupRange) -> tuple[ReadSpan, ...]:
