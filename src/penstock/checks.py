@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import cast
 
 import pyarrow as pa
+import pyarrow.types as pt
 
 from penstock.channel.hashing import why_no_key
 from penstock.errors import PipelineError
@@ -52,7 +53,8 @@ def check_keys(schema: pa.Schema, keys: Collection[str]) -> tuple[str, ...]:
 
 
 def check_columns(schema: pa.Schema, where: str) -> None:
-    """Raises: `PipelineError` for columns that cannot travel: none at all, hidden names, one name twice."""
+    """Raises: `PipelineError` for columns that cannot travel: none at all, hidden names, one name twice, types that
+    Spark does not have."""
     if not schema.names:
         raise PipelineError(
             f"{where} has no columns", cause="its schema is empty", next_step="name at least one column"
@@ -65,6 +67,19 @@ def check_columns(schema: pa.Schema, where: str) -> None:
             cause=f"names beginning with {_HIDDEN} are used inside" if hidden else "a join or select made duplicates",
             next_step="rename these columns before they reach Penstock",
         )
+    _check_types(schema, where)
+
+
+def _check_types(schema: pa.Schema, where: str) -> None:
+    for field in schema:
+        kind = field.type
+        if pt.is_dictionary(kind) or pt.is_unsigned_integer(kind) or pt.is_float16(kind):
+            raise PipelineError(
+                f"{where} has the column {field.name!r} of type {kind}",
+                cause="Spark has no such type, and operators do not know it",
+                next_step="declare the values of a dictionary, a signed integer, or float, and cast the column to it",
+                column=field.name,
+            )
 
 
 def check_outputs(spec: OperatorSpec) -> None:

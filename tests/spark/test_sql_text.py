@@ -83,6 +83,8 @@ def test_what_cannot_be_pushed_down_is_refused_in_words(spark: SparkSession, tmp
         source.select("ts", "row_number() OVER (PARTITION BY user ORDER BY ts) AS nth")
     with pytest.raises(PipelineError, match="other rows each time"):
         source.with_column("dice", "rand()")
+    with pytest.raises(PipelineError, match="several rows of one"):
+        source.key_by("user").aggregate(n=pen.sum("explode(array(1, 2))"))
     with pytest.raises(PipelineError, match="drops the event time 'ts'"):
         source.select("user")
     with pytest.raises(PipelineError, match="quantitty"):

@@ -65,6 +65,12 @@ def test_a_schema_without_columns_is_refused() -> None:
     refused(lambda: keyed(sides={"x": StructType()}), "Code.sides['x'] has no columns")
 
 
+@pytest.mark.parametrize("kind", [pa.uint64(), pa.float16(), pa.dictionary(pa.int32(), pa.string())])
+def test_types_that_spark_does_not_have_are_refused(kind: pa.DataType) -> None:
+    """Their order and their nulls are not what operators expect."""
+    refused(lambda: stream_of(SCHEMA).map_batches(list, pa.schema([("x", kind)])), f"the column 'x' of type {kind}")
+
+
 def test_columns_of_side_outputs_are_checked_like_others() -> None:
     refused(lambda: keyed(sides={"x": "a bigint, a bigint"}), "'a' is a column of sides['x'] twice")
     refused(lambda: keyed(sides={"x": "__penstock_a bigint"}), "side output x of process has columns __penstock_a")

@@ -15,6 +15,7 @@ from penstock.errors import PipelineError
 from penstock.operators.top_n import RunningTop, WindowTop, top_rows
 from penstock.operators.window_aggregate import WindowAggregate
 from penstock.operators.windows import RegularWindow
+from penstock.testing import Harness, stream_of
 from tests.unit.operator_harness import Rows, plain, run_epochs
 from tests.unit.test_windows import at
 from tests.unit.window_harness import Epoch, Windows
@@ -103,6 +104,15 @@ def test_each_window_s_list_is_emitted_when_it_closes(slices: Any, n: int) -> No
         for row in run.rows()
     ]  # fmt: skip
     assert Counter(got) == Counter(wanted)
+
+
+def test_ranks_with_nothing_or_nan_in_other_columns_are_emitted_once() -> None:
+    """D2: a column of nothing but null, and NaN within a list, are the same as before."""
+    schema = pa.schema([("k", pa.int64()), ("v", pa.int64()), ("void", pa.null()), ("list", pa.list_(pa.float64()))])
+    harness = Harness(stream_of(schema).key_by("k").top_n(2, by="v"))
+    row = {"k": 1, "void": None, "list": [math.nan]}
+    assert [row["rank"] for row in harness.feed([{**row, "v": 2}])] == [1]
+    assert [row["rank"] for row in harness.feed([{**row, "v": 1}])] == [2]
 
 
 @pytest.mark.parametrize(

@@ -222,9 +222,10 @@ def _equal_rows(left: pa.Array, right: pa.Array) -> Flags:
     equal = np.ones(len(left), np.bool_)
     for a, b in zip(left.flatten(), right.flatten(), strict=True):
         if pa.types.is_nested(a.type):
+            # As text NaN equals NaN, however deep.
             pairs = zip(a.to_pylist(), b.to_pylist(), strict=True)
-            equal &= np.fromiter((x == y for x, y in pairs), np.bool_, len(left))
-        else:
+            equal &= np.fromiter((repr(x) == repr(y) for x, y in pairs), np.bool_, len(left))
+        elif not pa.types.is_null(a.type):
             equal &= equal_keys((KeyColumn(a),), numbers, (KeyColumn(b),), numbers)
     return equal
 

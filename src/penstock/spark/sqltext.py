@@ -23,7 +23,15 @@ def where(frame: DataFrame, condition: str) -> DataFrame:
 
 def with_column(frame: DataFrame, name: str, expression: str) -> DataFrame:
     """Raises: `PipelineError`."""
-    return _plain(frame, f"the expression {expression!r}", lambda: frame.withColumn(name, F.expr(expression)))
+    what = f"the expression {expression!r}"
+    made = _plain(frame, what, lambda: frame.withColumn(name, F.expr(expression)))
+    if _root(made) == "Generate" != _root(frame):
+        raise PipelineError(
+            f"{what} makes several rows of one",
+            cause="explode() and the like; other aggregates beside it would count each row several times",
+            next_step="write it before pen.read, or in select(…)",
+        )
+    return made
 
 
 def _plain(frame: DataFrame, what: str, make: Callable[[], DataFrame]) -> DataFrame:
