@@ -12,7 +12,7 @@ import pyarrow as pa
 from penstock.operators.base import MAIN_STATE, Operator, OperatorContext, Records, StateSchema
 from penstock.operators.careful import careful
 from penstock.operators.columns import key_schema
-from penstock.operators.convert import copied, fit_batches
+from penstock.operators.convert import fit_batches, in_own_memory
 from penstock.operators.deadletters import CarefulSpec
 from penstock.operators.declare import Declaration, Method, Resolve
 from penstock.operators.failing import BadOutput, operator_failed
@@ -204,7 +204,7 @@ class _SliceOperator:
             )
         try:
             # State refers to its columns until the epoch ends; what the user's array lies in may be used again before.
-            return copied(cast_column(column, field.kind))
+            return in_own_memory(cast_column(column, field.kind))
         except pa.ArrowException as error:
             raise BadOutput(
                 f"the state {field.name!r} is declared as {field.kind} and was set to {column.type}: {error}",

@@ -143,7 +143,7 @@ def fit_batches(result: object, schema: pa.Schema, given: pa.RecordBatch) -> lis
     return [fit(batch, schema, passed_on) for batch in _batches(result) if batch.num_rows]
 
 
-def copied(array: pa.Array) -> pa.Array:
+def in_own_memory(array: pa.Array) -> pa.Array:
     """The same values in memory of their own: that of a user's array may be a buffer which is soon used again."""
     return pa.concat_arrays([array])
 
@@ -174,7 +174,7 @@ def fit(batch: pa.RecordBatch, schema: pa.Schema, passed_on: set[int]) -> pa.Rec
     if sorted(batch.schema.names) != sorted(schema.names):
         raise _wrong_columns([describe(schema)], [describe(batch.schema)])
     columns = [_fit_column(batch.column(field.name), field) for field in schema]
-    own = [column if _addresses(column) <= passed_on else copied(column) for column in columns]
+    own = [column if _addresses(column) <= passed_on else in_own_memory(column) for column in columns]
     return pa.RecordBatch.from_arrays(own, schema=schema)
 
 

@@ -13,7 +13,7 @@ import pyarrow.types as pt
 from penstock.errors import PipelineError
 from penstock.operators.accumulators import States
 from penstock.operators.aggregate_base import Aggregate
-from penstock.operators.convert import arrow_values, copied
+from penstock.operators.convert import arrow_values, in_own_memory
 from penstock.operators.failing import BadOutput, operator_failed
 from penstock.operators.grouping import Groups
 from penstock.operators.lossless import cast_column
@@ -116,7 +116,7 @@ def _column(given: Column, name: str, kind: pa.DataType, count: int) -> pa.Array
         if isinstance(given, list):
             return arrow_values(given, kind)
         # Parts and state refer to it until the epoch ends; what the user's array lies in may be used again before.
-        return copied(cast_column(plain, kind))
+        return in_own_memory(cast_column(plain, kind))
     except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
         raise BadOutput(f"{name} is declared as {kind}, got {got}: {error}", "return the declared type") from error
 
