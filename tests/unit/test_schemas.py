@@ -78,11 +78,11 @@ def test_columns_of_side_outputs_are_checked_like_others() -> None:
 
 @pytest.mark.parametrize("name", ["open", "process", "on_timer"])
 def test_state_called_like_a_method_is_refused(name: str) -> None:
-    refused(lambda: keyed(**{name: pen.value("bigint")}), name)
+    refused(lambda: keyed(**{name: pen.value("bigint")}), f"the state {name!r} is called like")
 
 
 def test_state_called_like_a_part_of_the_class_or_of_state_itself_is_refused() -> None:
-    refused(lambda: keyed(open=pen.value("bigint")), "the state 'open' is called like a part of pen.KeyedProcess")
+    refused(lambda: keyed(_empty=pen.value("bigint")), "the state '_empty' is called like a part of pen.KeyedProcess")
     refused(lambda: keyed(output=pen.value("bigint")), "has no output columns")
 
 
