@@ -209,16 +209,15 @@ class _Compiler:
         return Pipeline(tuple(self._sources.values()), stages, self._listeners)
 
     def _dealt_edges(self) -> frozenset[str]:
-        """Unkeyed edges behind which nobody needs the order of records: no key, no broadcast, no calls in order."""
+        """Unkeyed edges behind which nobody needs the order of records: no key, no broadcast, down to the sinks."""
         outputs = {
             draft.name: [to.edge for by in self._all_targets(draft) for to in by if isinstance(to, ToEdge)]
             for draft in self._drafts
         }
         free: set[str] = set()
         for draft in reversed(self._drafts):
-            behind, head = outputs[draft.name], draft.specs[0]
-            in_order = head.holds and head.keeps_order
-            if not in_order and all(edge.name in free for edge in behind):
+            behind = outputs[draft.name]
+            if all(edge.name in free for edge in behind):
                 free |= {edge.name for edge in draft.inputs if not edge.keys and not edge.broadcast}
         return frozenset(free)
 

@@ -19,7 +19,6 @@ from penstock.errors import OperatorFailed, PipelineError
 from penstock.observe.events import Event
 from penstock.operators import calling
 from penstock.operators.event_loop import event_loop
-from penstock.testing import Harness
 from penstock.testing.inline import InlineRun, stream_of
 from penstock.testing.tables import Memory, memory_table
 from tests.unit.engine_jobs import SCHEMA, assert_exact, batches_of, crash_in_job, epochs, run_until
@@ -340,19 +339,3 @@ def test_options_that_cannot_be_are_refused(options: dict[str, Any]) -> None:
     """E5."""
     with pytest.raises(PipelineError):
         stream_of(SCHEMA).map_async(boom, **options)
-
-
-@pytest.mark.parametrize("rescaled", [1, 3])
-def test_rows_of_one_partition_leave_in_their_order_also_across_barriers_and_rescaling(rescaled: int) -> None:
-    """D5: also where no key follows that would need it."""
-
-    async def same(row: Row) -> Row:
-        return row
-
-    harness = Harness(stream_of(NUMBERED).map_async(same, ordered=True, concurrency=16), parallelism=1, steps=1)
-    harness.feed([{"number": number} for number in range(100)])
-    assert harness.rows_in_flight > 16
-    harness.rescale(rescaled)
-    harness.feed([{"number": number} for number in range(100, 200)])
-    harness.settle()
-    assert [row["number"] for row in harness.output()] == list(range(200))
