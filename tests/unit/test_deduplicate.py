@@ -122,6 +122,25 @@ def test_a_restart_may_change_the_span_and_not_whether_there_is_one(
     assert all(row.fits for row in compare_shapes(stored, current, {})) is fits
 
 
+@pytest.mark.parametrize("operator", ["deduplicate", "window", "join"])
+def test_event_times_finer_than_a_microsecond_are_cut(operator: str) -> None:
+    """Watermarks are in microseconds."""
+    schema = pa.schema([("user", pa.string()), ("ts", pa.timestamp("ns", "UTC"))])
+    keyed = stream_of(schema, event_time="ts").key_by("user")
+    streams = {
+        "deduplicate": lambda: keyed.deduplicate(within="1 s"),
+        "window": lambda: keyed.window(pen.tumbling("1 s")).aggregate(n=pen.count()),
+        "join": lambda: keyed.join(stream_of(schema, "other", event_time="ts").key_by("user"), within="1 s"),
+    }
+    harness = Harness(streams[operator]())
+    for seconds in (0, 5):
+        times = pa.array([seconds * 10**9 + 1, seconds * 10**9 + 1_999]).cast(schema.field("ts").type)
+        rows = pa.table([["a", "a"], times], schema=schema)
+        harness.feed(source=rows, **({"other": rows} if operator == "join" else {}))
+    harness.settle()
+    assert len(harness.output()) == {"deduplicate": 2, "window": 1, "join": 8}[operator]
+
+
 def test_within_needs_event_time() -> None:
     """E5."""
     with pytest.raises(pen.PenstockError, match="needs event time"):

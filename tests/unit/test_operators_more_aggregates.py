@@ -258,6 +258,12 @@ def test_a_user_s_aggregate_that_fails_is_named(answer: Any, words: list[str]) -
         assert word in str(caught.value)
 
 
+class Coded(Range):
+    """State of a type that is stored nowhere."""
+
+    state = {"low": pa.dictionary(pa.int32(), pa.string())}  # noqa: RUF012
+
+
 class Undeclared(pen.UserAggregate):
     """Has neither state nor output."""
 
@@ -272,6 +278,7 @@ class Undeclared(pen.UserAggregate):
         (lambda: pen.collect_list("l", 0), ["limit=0"]),
         (lambda: pen.approx_count_distinct("s", rsd=0), ["rsd=0"]),
         (lambda: pen.quantiles("x", [1.5]), ["shares=[1.5]"]),
+        (lambda: Coded().bind("o", SCHEMA), ["dictionary", "not of dictionaries"]),
         (lambda: Undeclared().bind("o", SCHEMA), ["Undeclared() has state None", "Arrow types"]),
     ],
 )

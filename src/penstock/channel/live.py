@@ -211,6 +211,6 @@ class LiveRows:
         if self._event_time is not None and batch.num_rows:
             newest = pc.max(batch.column(self._event_time))
             if newest.is_valid:
-                micros = newest.cast(pa.timestamp("us", newest.type.tz)).value
+                micros = newest.cast(pa.timestamp("us", newest.type.tz), safe=newest.type.unit != "ns").value
                 self.max_event_time = micros if self.max_event_time is None else max(self.max_event_time, micros)
         return pa.RecordBatch.from_arrays(batch.columns, schema=self._schema)

@@ -159,10 +159,10 @@ def _kept_within(
 
 
 def micros(column: pa.Array) -> tuple[npt.NDArray[np.int64], Flags]:
-    """A timestamp column as microseconds since 1970, and where there is one."""
+    """A timestamp column as microseconds since 1970, cut where it is finer, and where there is one."""
     kind = column.type
     if kind.unit != "us":
-        column = column.cast(pa.timestamp("us", kind.tz))
+        column = column.cast(pa.timestamp("us", kind.tz), safe=kind.unit != "ns")
     known = ~column.is_null().to_numpy(zero_copy_only=False)
     numbers = column.view(pa.int64())
     return (numbers.fill_null(0) if column.null_count else numbers).to_numpy(), known

@@ -52,11 +52,11 @@ class UserAggregate(Aggregate):
         """Raises: `PipelineError`."""
         del schema
         state, output = getattr(self, "state", None), getattr(self, "output", None)
-        good = isinstance(state, Mapping) and state and all(isinstance(kind, pa.DataType) for kind in state.values())
+        good = isinstance(state, Mapping) and state and all(map(_can_be_stored, state.values()))
         if not good or not isinstance(output, pa.DataType):
             raise PipelineError(
                 f"{operator}: {self} has state {state!r:.100} and output {output!r:.100}",
-                cause="both are declared in the class, as Arrow types",
+                cause="both are declared in the class, as Arrow types of values, not of dictionaries",
                 next_step='write for example state = {"n": pa.int64()} and output = pa.int64()',
                 operator=operator,
             )
@@ -103,6 +103,10 @@ class UserAccumulator:
             return [_column(given[name], name, kind, count) for name, kind in wanted.items()]
         except Exception as error:
             raise operator_failed(self.operator, error, "") from error
+
+
+def _can_be_stored(kind: object) -> bool:
+    return isinstance(kind, pa.DataType) and not pt.is_dictionary(kind)
 
 
 def _column(given: Column, name: str, kind: pa.DataType, count: int) -> pa.Array:
