@@ -8,6 +8,8 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 import pytest
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StructType
 
 import penstock as pen
@@ -53,7 +55,12 @@ def test_side_outputs_may_be_declared_as_a_type_of_spark() -> None:
 
 
 @pytest.mark.parametrize("text", ["k bigint COMMENT 'x'", "k big int", ""])
-def test_text_that_only_spark_could_read_is_refused_without_a_session(text: str) -> None:
+def test_text_that_only_spark_could_read_is_refused_without_a_session(
+    monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    # Other tests may have left one behind.
+    monkeypatch.setattr(SparkContext, "_active_spark_context", None)
+    monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
     refused(lambda: stream_of(SCHEMA).flat_map(list, text), "it needs a SparkSession")
     refused(lambda: keyed(output=text), "it needs a SparkSession")
 
