@@ -17,7 +17,7 @@ from pathlib import Path
 
 import penstock as pen
 from penstock.spark.logfiles import QUICK, SETTING
-from tests.spark.streams import TIMEOUT_S, busy, paimon, stream
+from tests.spark.streams import TIMEOUT_S, busy, epochs, paimon, stream
 
 PARALLELISM = 4
 
@@ -111,10 +111,17 @@ def cluster(folder: Path) -> None:
 
 
 def bucket(folder: Path) -> None:
-    """Running totals with their checkpoint on an object store."""
+    """Running totals with their checkpoint on an object store; the driver and its JVM die after the fifth epoch."""
     spark = pen.session("local[2]", spark_ui_enabled="false")
     mount(spark, folder)
-    finish_totals(spark, folder, parallelism=2)
+    published: list = []
+
+    def die_after_five(event) -> None:
+        published.extend(epochs([event]))
+        if len(published) == 5:
+            os.killpg(0, signal.SIGKILL)
+
+    finish_totals(spark, folder, listeners=(die_after_five,), parallelism=2)
 
 
 BUCKET = "penstock-tests"
@@ -128,19 +135,15 @@ def mount(spark, folder: Path) -> None:
     spark.conf.set(SETTING, QUICK)  # the other one of Spark's own looks for a second class of the connector
 
 
-def finish_totals(spark, folder: Path, **options) -> list:
+def finish_totals(spark, folder: Path, **options) -> None:
     """Each epoch takes one file, so what it adds to the table is known."""
-    events: list = []
     totals = (
         pen.read(stream(spark, folder / "in"))
         .key_by("user")
         .aggregate(n=pen.count(), total=pen.sum("number"), name="totals")
     )
-    query = totals.write(paimon(folder)).start(
-        f"s3://{BUCKET}/totals", epoch=None, trigger="available_now", listeners=(events.append,), **options
-    )
+    query = totals.write(paimon(folder)).start(f"s3://{BUCKET}/totals", epoch=None, trigger="available_now", **options)
     assert query.await_termination(TIMEOUT_S), "the query hangs"
-    return events
 
 
 def finish_numbering(spark, folder: Path, *, process, table: str = "shop.rows", epoch: str) -> None:

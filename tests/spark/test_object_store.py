@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-import time
+import signal
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,11 +16,13 @@ import penstock as pen
 from benchmarks.bucket import BucketServer
 from penstock.engine.checkpoints import Checkpoints
 from penstock.errors import SparkSetupError
+from penstock.observe.events import Event
 from penstock.spark.logfiles import SETTING
 from penstock.store import object as objects
 from penstock.store import open_store
 from tests.spark.jobs import BUCKET, finish_totals, mount, running
 from tests.spark.streams import (
+    TIMEOUT_S,
     Slow,
     assert_numbered_exactly_once,
     deep,
@@ -86,12 +88,8 @@ def test_a_killed_query_goes_on_on_another_machine_at_another_parallelism(
     """A6, B1, B2, C1: and state is read from the disk where it is, and fetched once where it is not."""
     write_files(tmp_path / "in", numbered(ROWS, FILES, USERS))
     with running("bucket", tmp_path) as first:
-        manifests = tmp_path / "served" / BUCKET / "totals/manifests"
-        deadline = time.monotonic() + 120
-        while len(list(manifests.glob("*.json"))) < 5:
-            assert first.poll() is None, first.stdout.read() if first.stdout else ""
-            assert time.monotonic() < deadline, "no checkpoints"
-            time.sleep(0.02)
+        printed, _ = first.communicate(timeout=TIMEOUT_S)
+        assert first.returncode == -signal.SIGKILL, printed
     assert server.asked("GET", "/state/") == [], "what was written here is read here"
 
     shutil.rmtree(tmp_path / "cache")
@@ -100,7 +98,8 @@ def test_a_killed_query_goes_on_on_another_machine_at_another_parallelism(
     state = {f"totals/{file.path}" for file in newest.entries() if file.path.startswith("state/")}
     assert state
     server.requests.clear()
-    events = finish_totals(mounted, tmp_path, parallelism=3)
+    events: list[Event] = []
+    finish_totals(mounted, tmp_path, listeners=(events.append,), parallelism=3)
     assert Counter(server.asked("GET", "/state/")) == Counter(state)
     assert epochs(events)[-1].parallelism == {"totals": 3}
     assert totals_in(tmp_path) == expected_totals()
