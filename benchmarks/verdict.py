@@ -24,7 +24,8 @@ class Verdicts:
 
     def _judge(self, what: str, value: float, mark: str, unit: str, *, reached: bool) -> None:
         self.ok &= reached
-        self.note(f"{'ok  ' if reached else 'MISS'} {what}: {value:.3g}{unit} ({mark})")
+        figure = f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+        self.note(f"{'ok  ' if reached else 'MISS'} {what}: {figure}{unit} ({mark})")
 
 
 def percentile(values: list[float], share: float) -> float:
