@@ -8,7 +8,9 @@ import pyarrow as pa
 import pytest
 
 import penstock as pen
-from penstock.errors import OperatorFailed
+from penstock.errors import CorruptFile, OperatorFailed
+from penstock.operators import broadcast_state
+from penstock.state.keyed import KeyedState
 from penstock.testing import Harness, stream_of
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64())])
@@ -93,3 +95,68 @@ def test_a_broadcast_map_cannot_be_replaced_by_a_dict() -> None:
 
     with pytest.raises(OperatorFailed, match="'lists' cannot be replaced"):
         harness(Replacing).feed(b=[ROW])
+
+
+class Forgiving(Collecting):
+    """Takes whatever goes wrong for an entry that is not there."""
+
+    def process(self, port: str, key: Any, rows: Any, state: Any, out: Any, timers: Any) -> None:
+        timers.after("1 s")
+        out.emit(xs=self.found(state.lists))
+
+    def on_timer(self, key: Any, time: Any, state: Any, out: Any, timers: Any) -> None:
+        out.emit(xs=self.found(state.lists))
+
+    def process_broadcast(self, port: str, rows: Any, broadcast: Any) -> None:
+        broadcast.lists[1] = [*self.found(broadcast.lists), 1]
+
+    def found(self, lists: Any) -> list[int]:
+        try:
+            return lists[1]
+        except Exception:  # noqa: BLE001 - as users write it
+            return []
+
+
+class Unforgiving(Forgiving):
+    def found(self, lists: Any) -> list[int]:
+        return lists.get(1, [])
+
+
+@pytest.mark.parametrize("process", [Forgiving, Unforgiving])
+@pytest.mark.parametrize("whole", [True, False], ids=["small map", "large map"])
+@pytest.mark.parametrize(
+    "cause",
+    [lambda h: h.feed(a=[ROW]), lambda h: h.feed(b=[ROW]), lambda h: h.pass_time("2 s")],
+    ids=["rows", "broadcast rows", "timer"],
+)
+def test_state_that_cannot_be_read_is_no_failure_of_user_code(
+    process: Any, whole: bool, cause: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D8, E1: it is told as what it is, and code that passes over every error does not go on without the entry."""
+    running = harness(process)
+    running.feed(b=[ROW])
+    assert running.feed(a=[ROW]) == [{"xs": [1]}]
+    if not whole:
+        monkeypatch.setattr(broadcast_state, "_READ_WHOLE_ROWS_MAX", 0)
+    name = "scan" if whole else "lookup"
+    read = getattr(KeyedState, name)
+
+    def damaged(state: KeyedState, *arguments: Any) -> Any:
+        if state._schema.values.names == ["value"]:
+            raise CorruptFile("state/c/lists", cause="a bad disk", next_step="restore an older checkpoint")
+        return read(state, *arguments)
+
+    monkeypatch.setattr(KeyedState, name, damaged)
+    with pytest.raises(CorruptFile, match="state/c/lists"):
+        cause(running)
+
+
+def test_a_map_that_was_not_asked_for_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Indifferent(Collecting):
+        def process(self, port: str, key: Any, rows: Any, state: Any, out: Any) -> None:
+            out.emit(xs=[])
+
+    running = harness(Indifferent)
+    running.feed(b=[ROW])
+    monkeypatch.setattr(KeyedState, "scan", None)
+    assert running.feed(a=[ROW]) == [{"xs": []}]

@@ -6,6 +6,7 @@ A small map is read into memory at its first use, of a large one only the entrie
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,8 @@ class SharedMap(Mapping[Any, Any]):
         self._depth = depth_of(schema.values.types[0])
         self._known: dict[Any, Any] = {}
         self._complete = False
+        self.failure: Exception | None = None
+        """Why its state could not be read or changed: no fault of the user code that asked, and may have caught it."""
 
     def __getitem__(self, key: Any) -> Any:
         if key not in self._known:
@@ -62,7 +65,8 @@ class SharedMap(Mapping[Any, Any]):
         values = [None if value is _GONE else value for value in changes.values()]
         column = pa.RecordBatch.from_arrays([self._column("values", values)], schema=self._schema.values)
         deleted = np.fromiter((value is _GONE for value in changes.values()), np.bool_, len(changes))
-        self._state.update(hash_columns(keys.columns), keys, column, deleted)
+        with self._own_failures():
+            self._state.update(hash_columns(keys.columns), keys, column, deleted)
         # As they will be read from the state, whatever form they were given in.
         stored = zip(python_values(keys.column(0)), python_values(column.column(0)), deleted, strict=True)
         self._known.update((key, _GONE if gone else value) for key, value, gone in stored)
@@ -82,14 +86,25 @@ class SharedMap(Mapping[Any, Any]):
             self._read_whole()
             return
         keys = pa.RecordBatch.from_arrays([self._column("keys", [key])], schema=self._schema.keys)
-        values, found = self._state.lookup(hash_columns(keys.columns), keys)
+        with self._own_failures():
+            values, found = self._state.lookup(hash_columns(keys.columns), keys)
         self._known[key] = python_values(values.column(0))[0] if found[0] else _GONE
 
     def _read_whole(self) -> None:
-        if not self._complete:
+        if self._complete:
+            return
+        with self._own_failures():
             for batch in self._state.scan():
                 self._known.update(zip(*map(python_values, batch.columns), strict=True))
-            self._complete = True
+        self._complete = True
+
+    @contextmanager
+    def _own_failures(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            self.failure = error
+            raise
 
 
 class ChangingMap(MutableMapping[Any, Any]):

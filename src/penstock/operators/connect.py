@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property, partial
@@ -242,21 +243,38 @@ class _ConnectOperator:
         if not records.rows:
             return iter(())
         part = self._spec.inputs[records.port]
-        if part.broadcast:
-            self._take_broadcast(records)
-            return iter(())
-        if part.keys:
-            return self._keyed.run(self._calls[records.port], records, part.keys)
-        return self._run_unkeyed(records)
+        with self._failures_of_maps():
+            if part.broadcast:
+                self._take_broadcast(records)
+                return iter(())
+            if part.keys:
+                return self._keyed.run(self._calls[records.port], records, part.keys)
+            return self._run_unkeyed(records)
 
     def finish(self) -> Iterator[Emitted]:
         return self._keyed.finish() if self._spec.keys else iter(())
 
     def advance(self, time: Time) -> Iterator[Emitted]:
-        return self._keyed.advance(time)
+        fired = self._keyed.advance(time)
+        while True:
+            with self._failures_of_maps():
+                emitted = next(fired, None)
+            if emitted is None:
+                return
+            yield emitted
 
     def next_due(self) -> Due:
         return self._keyed.next_due()
+
+    @contextmanager
+    def _failures_of_maps(self) -> Iterator[None]:
+        """A map that could not be read ends the attempt as that, whatever user code made of it."""
+        try:
+            yield
+        finally:
+            for shared in self._maps.values():
+                if shared.failure is not None:
+                    raise shared.failure
 
     def _take_broadcast(self, records: Records) -> None:
         """All rows of the slice change the maps, or none does."""
