@@ -70,27 +70,49 @@ def native_aggregate(
 def ceiling(
     spark: SparkSession, input_dir: Path, *, partitions: int, warmup: int = 2, quick_logs: bool = False
 ) -> Measured:
-    """Shuffle by key and `mapInArrow` that reads every row; with `quick_logs` Spark also writes its logs as Penstock
-    has it do, which its documentation does not know of: then nothing but state and checkpoints is missing."""
+    """Shuffle by key and `mapInArrow` that reads every row, planned once with the stream; with `quick_logs` Spark also
+    writes its logs as Penstock has it do, which its documentation does not know of."""
+
+    def build(stream: DataFrame) -> DataStreamWriter:
+        return _counted(stream, partitions).writeStream.format("noop")
+
+    name = f"shuffle + mapInArrow{', quick logs' if quick_logs else ''}, no state, {partitions} partitions"
+    return measure(
+        spark, input_dir, build, name=name, warmup=warmup, settings=_stateless(partitions, quick_logs=quick_logs)
+    )
+
+
+def ceiling_in_batches(spark: SparkSession, input_dir: Path, *, partitions: int, warmup: int = 2) -> Measured:
+    """The same job in `foreachBatch`, where Penstock's jobs run; quick logs."""
 
     def handle(batch: DataFrame, batch_id: int) -> None:
-        hashed = batch.withColumn("hash", F.xxhash64("key"))
-        target = F.pmod("hash", F.lit(partitions)).cast("int")
-        hashed.repartitionById(partitions, target).mapInArrow(count_rows, "rows long").collect()
+        _counted(batch, partitions).collect()
 
+    name = f"foreachBatch, shuffle + mapInArrow, quick logs, no state, {partitions} partitions"
+    settings = _stateless(partitions, quick_logs=True)
     return measure(
         spark,
         input_dir,
         lambda stream: stream.writeStream.foreachBatch(handle),
-        name=f"shuffle + mapInArrow{', quick logs' if quick_logs else ''}, no state, {partitions} partitions",
+        name=name,
         warmup=warmup,
-        # As Penstock sets it for rows of a known width.
-        settings={
-            **_shuffle(partitions),
-            "spark.sql.execution.arrow.maxBytesPerBatch": str((1 << 31) - 1),
-            **({logfiles.SETTING: logfiles.QUICK} if quick_logs else {}),
-        },
+        settings=settings,
     )
+
+
+def _counted(frame: DataFrame, partitions: int) -> DataFrame:
+    hashed = frame.withColumn("hash", F.xxhash64("key"))
+    target = F.pmod("hash", F.lit(partitions)).cast("int")
+    return hashed.repartitionById(partitions, target).mapInArrow(count_rows, "rows long")
+
+
+def _stateless(partitions: int, *, quick_logs: bool) -> dict[str, str]:
+    return {
+        **_shuffle(partitions),
+        # As Penstock sets it for rows of a known width.
+        "spark.sql.execution.arrow.maxBytesPerBatch": str((1 << 31) - 1),
+        **({logfiles.SETTING: logfiles.QUICK} if quick_logs else {}),
+    }
 
 
 def count_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -67,6 +67,11 @@ def test_the_ceiling_reads_every_row(spark: SparkSession, input_dir: Path, quick
     assert run.rows == (FILES - 1) * ROWS
 
 
+def test_the_ceiling_in_batches_reads_every_row(spark: SparkSession, input_dir: Path) -> None:
+    run = peers.best_of(peers.ceiling_in_batches, spark, input_dir, partitions=(2,), warmup=1)
+    assert run.rows == (FILES - 1) * ROWS
+
+
 def test_the_ceilings_function_counts_what_it_is_given() -> None:
     batches = [pa.record_batch({"key": [1, 1, 2], "amount": [1, 2, 3]})] * 2
     assert [out.to_pydict() for out in peers.count_rows(batches)] == [{"rows": [6]}]
