@@ -15,6 +15,7 @@ from functools import cached_property
 import msgspec
 import pyarrow as pa
 
+from penstock.channel.hashing import hashed_quickly
 from penstock.operators.base import OperatorSpec, StateSchema
 from penstock.protocol.eventtime import SourceTime
 from penstock.protocol.manifest import EdgeShape, OperatorShape, PipelineShape
@@ -42,6 +43,13 @@ class Edge:
     """Nobody behind needs an order, so rows that wait may be dealt out evenly."""
     routing: Routing | None = None
     """Which rows meet, where the sink behind says so; `keys` then only describe it."""
+
+    @property
+    def hashed_on_arrival(self) -> bool:
+        """Whether live rows come without the hash of their key, because a subtask is quicker to hash it again."""
+        if not self.keys or self.routing is not None:
+            return False
+        return all(hashed_quickly(self.schema.field(key).type) for key in self.keys)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.channel.barrier import GATHERED_ROWS
+from penstock.channel.hashing import hash_columns
 from penstock.channel.segment import HASH_COLUMN
 from penstock.protocol.eventtime import lowest
 from penstock.protocol.manifest import Segment
@@ -55,6 +56,13 @@ class SeparateInputs:
 
     def on_overflow(self, edge: str, put_away: PutAway) -> None:
         """Nothing ever waits here."""
+
+
+def hashed(batches: LiveBatches, keys: Sequence[str]) -> LiveBatches:
+    """The batches with the hash of the key as their last column."""
+    for batch in batches:
+        hashes = pa.array(hash_columns([batch.column(key) for key in keys]))
+        yield pa.RecordBatch.from_arrays([*batch.columns, hashes], [*batch.schema.names, HASH_COLUMN])
 
 
 def gathered(batches: LiveBatches) -> LiveBatches:

@@ -23,7 +23,7 @@ from penstock.errors import PenstockError
 from penstock.graph import Stage
 from penstock.protocol.plan import StagePlan
 from penstock.protocol.report import SubtaskReport
-from penstock.spark.exchange import SourceLayout, to_subtasks
+from penstock.spark.exchange import SourceLayout, quoted, to_subtasks
 from penstock.spark.failures import jvm_calls
 from penstock.spark.worker import PLAN_PROPERTY, Work, decode_report
 from penstock.task import Limits
@@ -99,7 +99,7 @@ class SparkCluster:
         """``placed.mapInArrow(work, REPORT)``, with a function that is made once and not for each micro-batch."""
         if stage not in self._functions:
             function = pandas_udf(work, REPORT, PythonEvalType.SQL_MAP_ARROW_ITER_UDF)  # type: ignore[call-overload]
-            self._functions[stage] = function(*(F.col(_quoted(name)) for name in placed.columns))
+            self._functions[stage] = function(*(F.col(quoted(name)) for name in placed.columns))
         call = self._functions[stage]._jc  # noqa: SLF001
         return DataFrame(placed._jdf.mapInArrow(call, False, None), placed.sparkSession)  # noqa: SLF001
 
@@ -109,10 +109,6 @@ class SparkCluster:
         subtasks = [subtask.subtask for subtask in longest_first]
         run = work.on_recovered
         return self._context.parallelize(subtasks, len(subtasks)).map(run).collect()
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
 
 
 def _brief(error: BaseException) -> str:

@@ -1,6 +1,7 @@
 """From a micro-batch to subtasks: the key hash, the key group, the partition.
 
-Spark computes the hash once; it travels along as the last column, and everything behind uses it. Rows of unkeyed
+Spark computes the hash; it travels along as the last column, and everything behind uses it. Where the key is quick to
+hash, the subtask computes the same hash again instead: a column less to send. Rows of unkeyed
 edges get a *lane* in place of a hash: their Spark partition, spread evenly over the key groups, so that order is
 kept per partition and a recomputed map task sends the same rows to the same subtasks.
 """
@@ -36,13 +37,13 @@ class SourceLayout:
     @staticmethod
     def of(pipeline: Pipeline) -> SourceLayout:
         edges = [edge for stage in pipeline.stages for edge in stage.source_inputs]
-        hashed_by = edges[0] if len(edges) == 1 and edges[0].keys else None
+        hashed_by = edges[0] if len(edges) == 1 and edges[0].keys and not edges[0].hashed_on_arrival else None
         return SourceLayout(tuple(source.name for source in pipeline.sources), hashed_by)
 
     def union(self, frames: Sequence[DataFrame]) -> DataFrame:
         """One DataFrame for one streaming query, so that all offsets advance together."""
         if self.hashed_by is not None:
-            return frames[0].withColumn(HASH_COLUMN, _key_hash(self.hashed_by))
+            return frames[0].withColumn(HASH_COLUMN, F.expr(_key_hash(self.hashed_by)))
         if len(frames) == 1:
             return frames[0]
         packed = [self._packed(index, frames) for index in range(len(frames))]
@@ -71,22 +72,23 @@ def _nullable(frame: DataFrame) -> StructType:
 
 
 def to_subtasks(frame: DataFrame, layout: SourceLayout, edges: Sequence[Edge], plan: StagePlan) -> DataFrame:
-    """The live rows of a stage, each in the partition of its subtask, with its hash as the last column.
+    """The live rows of a stage, each in the partition of its subtask.
 
-    With one edge the columns are the source's. With several they are the number of the edge and one struct per edge;
-    a row of a source that has two edges to the stage goes out twice.
+    With one edge the columns are the source's, then the hash, unless the subtask computes it. With several they are the
+    number of the edge, one struct per edge, and the hash; a row of a source that has two edges to the stage goes out
+    twice.
     """
+    hashes = quoted(HASH_COLUMN)
     if layout.hashed_by is not None:
-        hashed = frame
-    elif len(edges) == 1:
-        hashed = layout.select(frame, edges[0].producer).withColumn(HASH_COLUMN, _hash(edges[0], plan.max_parallelism))
+        rows = frame
+    elif len(edges) > 1:
+        rows = _mixed(frame, layout, edges, plan.max_parallelism)
+    elif edges[0].hashed_on_arrival:
+        rows, hashes = layout.select(frame, edges[0].producer), _key_hash(edges[0])
     else:
-        hashed = _mixed(frame, layout, edges, plan.max_parallelism)
-    subtask = (
-        f"cast((pmod(`{HASH_COLUMN}`, {plan.max_parallelism}L) * {plan.parallelism}L)"
-        f" div {plan.max_parallelism}L as int)"
-    )
-    return hashed.repartitionById(plan.parallelism, F.expr(subtask))
+        rows = layout.select(frame, edges[0].producer).withColumn(HASH_COLUMN, _hash(edges[0], plan.max_parallelism))
+    group, groups = f"pmod({hashes}, {plan.max_parallelism}L)", f"{plan.max_parallelism}L"
+    return rows.repartitionById(plan.parallelism, F.expr(f"cast({group} * {plan.parallelism}L div {groups} as int)"))
 
 
 def _mixed(frame: DataFrame, layout: SourceLayout, edges: Sequence[Edge], max_parallelism: int) -> DataFrame:
@@ -110,10 +112,15 @@ def _mixed(frame: DataFrame, layout: SourceLayout, edges: Sequence[Edge], max_pa
 
 def _hash(edge: Edge, max_parallelism: int, prefix: str = "") -> Column:
     if edge.keys:
-        return _key_hash(edge, prefix)
+        return F.expr(_key_hash(edge, prefix))
     lanes = ", ".join(f"{lane}L" for lane in spread(max_parallelism))
     return F.expr(f"element_at(array({lanes}), cast(pmod(spark_partition_id(), {max_parallelism}) as int) + 1)")
 
 
-def _key_hash(edge: Edge, prefix: str = "") -> Column:
-    return F.xxhash64(*(F.col(f"{prefix}`{key}`") for key in edge.keys))
+def _key_hash(edge: Edge, prefix: str = "") -> str:
+    return f"xxhash64({', '.join(prefix + quoted(key) for key in edge.keys)})"
+
+
+def quoted(name: str) -> str:
+    """A column's name in SQL text."""
+    return "`" + name.replace("`", "``") + "`"

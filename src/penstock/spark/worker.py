@@ -10,7 +10,7 @@ import msgspec
 import pyarrow as pa
 from pyspark import TaskContext, cloudpickle
 
-from penstock.channel.live import LiveInputs, MixedInputs, SeparateInputs
+from penstock.channel.live import LiveInputs, MixedInputs, SeparateInputs, hashed
 from penstock.graph import Stage
 from penstock.protocol.plan import StagePlan
 from penstock.protocol.report import SubtaskReport
@@ -74,10 +74,11 @@ class Work:
         return _plan_decoder.decode(packed)
 
     def _live(self, stage: Stage, batches: Iterator[pa.RecordBatch]) -> LiveInputs:
-        edges = [edge.name for edge in stage.source_inputs]
-        if len(edges) == 1:
-            return SeparateInputs({edges[0]: batches})
-        return MixedInputs(batches, edges, self.limits.prefetch_bytes)
+        edges = stage.source_inputs
+        if len(edges) > 1:
+            return MixedInputs(batches, [edge.name for edge in edges], self.limits.prefetch_bytes)
+        (edge,) = edges
+        return SeparateInputs({edge.name: hashed(batches, edge.keys) if edge.hashed_on_arrival else batches})
 
     def _stage(self) -> Stage:
         stage = _stages.get(self.stage_digest)
