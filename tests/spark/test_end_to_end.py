@@ -15,7 +15,7 @@ from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 
 import penstock as pen
-from penstock.spark import cluster, logfiles
+from penstock.spark import logfiles, worker
 from tests.spark.streams import (
     NUMBERED,
     Slow,
@@ -343,10 +343,8 @@ def test_values_of_all_types_pass_unchanged_through_segments_user_code_and_table
     assert session.conf.get(logfiles.SETTING, None) is None
 
 
-def test_a_plan_too_long_for_a_property_travels_with_the_function(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cluster, "PLAN_PROPERTY_MAX", 0)
+def test_a_long_plan_travels_compressed(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "PLAIN_PLAN_BYTES_MAX", 0)
     write_files(tmp_path / "in", numbered(50, 2))
     output = pen.read(stream(spark, tmp_path / "in")).key_by("user").process(Slow, name="slow").write(paimon(tmp_path))
     finish(output, checkpoint=tmp_path / "checkpoint", parallelism=2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import threading
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ from pyspark.sql import SparkSession
 import penstock as pen
 from penstock.engine.checkpoints import Checkpoints
 from penstock.errors import SourceMismatch, TablePositionMismatch
+from penstock.observe.events import Event
 from penstock.protocol.ids import CheckpointId
 from penstock.sinks.paimon_open import open_table
 from penstock.store import open_store
@@ -79,6 +81,47 @@ def test_a_query_is_rescaled_while_it_runs(spark: SparkSession, tmp_path: Path) 
     assert query.await_termination(120)
     assert query.manifest().parallelism == {"slow": 2}
     assert_numbered_exactly_once(rows_in(tmp_path), 2400)
+
+
+@pytest.mark.parametrize("sources", [1, 2], ids=["planned with the stream", "planned for each micro-batch"])
+def test_micro_batches_are_taken_at_the_parallelism_that_is_wanted(
+    spark: SparkSession, tmp_path: Path, sources: int
+) -> None:
+    """B2, A12: nothing is in flight, so that only new rows tell; each change comes between two micro-batches. A second
+    source with a stage of its own means that no stage is planned with the stream."""
+    write_files(tmp_path / "in", numbered(100, 12))
+    outputs = [pen.read(stream(spark, tmp_path / "in"), name="first").key_by("user").process(Slow, name="slow")]
+    if sources == 2:
+        second = pen.read(stream(spark, tmp_path / "in"), name="second")
+        outputs.append(second.map_batches(lambda batch: batch, name="same"))
+    taken: list[tuple[int, int]] = []
+    wanted_after = {2: 1, 4: 3, 5: 2, 8: 5}
+    started: list[pen.Query] = []
+    begun = threading.Event()
+
+    def rescale(event: Event) -> None:
+        for epoch in epochs([event]):
+            begun.wait()
+            assert epoch.batch_id is not None
+            taken.append((epoch.batch_id, epoch.parallelism["slow"]))
+            if epoch.batch_id in wanted_after:
+                started[0].rescale({"slow": wanted_after[epoch.batch_id]})
+
+    query = pen.start(
+        *(output.write(paimon(tmp_path, f"shop.t{number}")) for number, output in enumerate(outputs)),
+        checkpoint=tmp_path / "checkpoint",
+        parallelism=2,
+        epoch=None,
+        trigger="available_now",
+        listeners=(rescale,),
+    )
+    started.append(query)
+    begun.set()
+    assert query.await_termination(120)
+    assert taken == [(0, 2), (1, 2), (2, 2), (3, 1), (4, 1), (5, 3), (6, 2), (7, 2), (8, 2), (9, 5), (10, 5), (11, 5)]
+    assert_numbered_exactly_once(rows_in(tmp_path, "shop.t0"), 1200)
+    if sources == 2:
+        assert sorted(row["number"] for row in rows_in(tmp_path, "shop.t1")) == list(range(1200))
 
 
 def test_stop_with_drain_leaves_nothing_in_flight_and_the_rest_for_the_restart(

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 import penstock as pen
+from penstock.engine.cluster import OfferedBatch
 from penstock.observe.events import EpochPublished, Event
+from penstock.testing import inline
 from penstock.testing.inline import InlineRun, stream_of
 from penstock.testing.tables import Memory, memory_table
 from tests.unit.engine_jobs import (
@@ -155,3 +158,17 @@ def test_two_stages_exchange_records_by_segments_and_keep_order(tmp_path: Path, 
     assert {user: row["n"] for user, row in final.items()} == dict.fromkeys(range(7), 300)
     assert {user: row["last"] for user, row in final.items()} == {u: max(range(u, 2100, 7)) for u in range(7)}
     assert any(event.rows_in_flight for event in epochs(events))
+
+
+def test_a_micro_batch_whose_work_was_planned_ahead_is_taken_as_planned_and_drains_as_wanted(
+    tmp_path: Path, clock: FakeClock, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B2: a rescale never makes a plan wrong that was made before it."""
+    monkeypatch.setattr(inline, "OfferedBatch", partial(OfferedBatch, planned_for={"slow": 3}))
+    events: list[Event] = []
+    run = InlineRun(batches_of(2000, 2), clock)
+    run.start(
+        keyed_slow(clock, table), checkpoint=tmp_path, epoch="200 ms", parallelism=2, listeners=(events.append,)
+    ).await_termination(30)
+    assert_exact(table, 4000)
+    assert {(event.kind, event.parallelism["slow"]) for event in epochs(events)} == {("ingest", 3), ("drain", 2)}

@@ -47,3 +47,29 @@ def test_rows_for_several_sources_need_their_names() -> None:
 def test_columns_that_a_row_does_not_have_are_null_and_maps_are_dicts() -> None:
     harness = Harness(stream_of(SCHEMA).flat_map(lambda row: [row]))
     assert harness.feed([{"k": 1}, {"m": {"a": 1}}]) == [{"k": 1, "m": None}, {"k": None, "m": [("a", 1)]}]
+
+
+class LastRule(pen.ConnectProcess):
+    """Adds the last rule that was said to each row."""
+
+    inputs = ("rows", "rules")
+    output = "k bigint, rule bigint"
+    rule = pen.broadcast_map("string", "bigint")
+
+    def process(self, port: str, key: Any, rows: Any, state: Any, out: Any) -> None:
+        out.emit_many({"k": row["k"], "rule": state.rule.get("last")} for row in rows)
+
+    def process_broadcast(self, port: str, rows: Any, broadcast: Any) -> None:
+        for row in rows:
+            broadcast.rule["last"] = row["k"]
+
+
+@pytest.mark.parametrize("parallelism", [1, 4, 5])
+def test_broadcast_rows_come_before_the_rows_fed_with_them_wherever_the_barrier_fires(parallelism: int) -> None:
+    """B9: the stage that hands broadcast rows on has no barrier, on Spark or here."""
+    rows, rules = stream_of(SCHEMA, "rows"), stream_of(SCHEMA, "rules")
+    connected = rows.key_by("k").connect(rules.broadcast(), process=LastRule)
+    harness = Harness(connected, parallelism=parallelism, steps=1)
+    harness.feed(rows=[{"k": k} for k in range(20)], rules=[{"k": k} for k in range(30)])
+    harness.settle()
+    assert sorted((row["k"], row["rule"]) for row in harness.output()) == [(k, 29) for k in range(20)]

@@ -8,8 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from penstock.channel.hashing import hash_columns
 from penstock.channel.lanes import BLOCK_ROWS, Dealer, spread
-from penstock.channel.live import GATHERED_BYTES, LiveRows, MixedInputs, gathered
+from penstock.channel.live import GATHERED_BYTES, LiveRows, MixedInputs, gathered, hashed
 from penstock.channel.segment import HASH_COLUMN, edge_schema
 from penstock.protocol.keygroups import groups_of, range_of
 
@@ -160,3 +161,31 @@ def test_wide_rows_are_gathered_up_to_a_number_of_bytes() -> None:
     assert sum(batch.num_rows for batch in found) == 20
     assert max(batch.nbytes for batch in found) <= GATHERED_BYTES
     assert len(found) < 5
+
+
+def test_rows_that_come_without_a_hash_get_the_one_that_spark_would_send() -> None:
+    """The hashes are Spark's own `xxhash64` of these keys."""
+    batch = pa.record_batch({"n": pa.array([0, 1, None], pa.int64()), "day": pa.array([0, 1, 2], pa.date32())})
+    (with_hash,) = hashed(iter([batch]), ["n"])
+    assert with_hash.schema.names == ["n", "day", HASH_COLUMN]
+    assert with_hash.column(HASH_COLUMN).to_pylist() == [-5252525462095825812, -7001672635703045582, 42]
+    (by_two,) = hashed(iter([batch]), ["day", "n"])
+    assert by_two.column(HASH_COLUMN).to_pylist() == hash_columns([batch["day"], batch["n"]]).tolist()
+
+
+def test_times_are_taken_whatever_zone_they_are_said_in() -> None:
+    """The first micro-batch has the time zone of the user's session."""
+    utc, local = pa.timestamp("us", "UTC"), pa.timestamp("us", "America/New_York")
+    schema = edge_schema(pa.schema([("at", utc), ("pair", pa.struct([("at", utc)]))]))
+    batch = pa.record_batch(
+        {
+            "at": pa.array([1, None], pa.int64()).cast(local),
+            "pair": pa.array([{"at": 5}, None], pa.struct([("at", pa.int64())])).cast(pa.struct([("at", local)])),
+            HASH_COLUMN: pa.array([0, 0], pa.int64()),
+        }
+    )
+    taken = LiveRows(iter([batch]), schema, lambda _: Writer()).peek()
+    assert taken is not None
+    assert taken.schema.types == schema.types
+    assert taken.column(0).cast(pa.int64()).to_pylist() == [1, None]
+    assert taken.column(1).cast(pa.struct([("at", pa.int64())])).to_pylist() == [{"at": 5}, None]

@@ -145,6 +145,14 @@ def _of_one(mixed: pa.RecordBatch, number: int, rows: npt.NDArray[np.int64]) -> 
     return pa.RecordBatch.from_arrays([*packed.flatten(), hashes], [*names, HASH_COLUMN])
 
 
+def _of_types(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Spark calls times by the zone of whoever started it; the first micro-batch still has the user's."""
+    columns = batch.columns
+    if batch.schema.types != schema.types:
+        columns = [column.cast(kind) for column, kind in zip(columns, schema.types, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
 class LiveRows:
     """The live rows of one input."""
 
@@ -221,4 +229,4 @@ class LiveRows:
             if newest.is_valid:
                 micros = newest.cast(pa.timestamp("us", newest.type.tz), safe=newest.type.unit != "ns").value
                 self.max_event_time = micros if self.max_event_time is None else max(self.max_event_time, micros)
-        return pa.RecordBatch.from_arrays(batch.columns, schema=self._schema)
+        return _of_types(batch, self._schema)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from penstock.graph import Stage
@@ -19,6 +20,8 @@ class OfferedBatch:
     frame: object
     offsets_digest: str | None
     query_id: str | None
+    planned_for: Mapping[str, int] = field(default_factory=dict)
+    """Stages that can take it with this many subtasks only, because their work was planned ahead."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -155,6 +155,9 @@ class EpochRunner:
         moment = next_processing_time(timers)
         return None if moment is None else max(0.0, (moment - self.now_us()) / 1e6)
 
+    def _parallelism(self, batch: OfferedBatch | None) -> dict[str, int]:
+        return {**self.parallelism, **({} if batch is None else batch.planned_for)}
+
     def _subtasks(self, stage: Stage, draft: Draft, now: int, batch: OfferedBatch | None) -> tuple[SubtaskPlan, ...]:
         clock = draft.stages.get(stage.name, StageClock())
         return plan_subtasks(
@@ -163,7 +166,7 @@ class EpochRunner:
                 table.name: TableFacts(draft.state.get(table.name, ()), broadcast=table.broadcast)
                 for table in stage.tables
             },
-            parallelism=self.parallelism[stage.name],
+            parallelism=self._parallelism(batch)[stage.name],
             max_parallelism=self.manifest.max_parallelism,
             timers=[timer for timers in clock.timers.values() for timer in timers],
             now=now,
@@ -173,6 +176,7 @@ class EpochRunner:
         self, stage: Stage, draft: Draft, batch: OfferedBatch | None, started: float, now: int, stages_left: int
     ) -> StagePlan:
         live = batch is not None and bool(stage.source_inputs)
+        parallelism = self._parallelism(batch)
         subtasks = self._subtasks(stage, draft, now, batch)
         budget_s = None
         if self.epoch_s is not None and not stage.unbounded:
@@ -185,11 +189,11 @@ class EpochRunner:
             stage=stage.name,
             checkpoint=self.manifest.checkpoint + 1,
             generation=int(self.generation),
-            parallelism=self.parallelism[stage.name],
+            parallelism=parallelism[stage.name],
             max_parallelism=self.manifest.max_parallelism,
             budget_s=budget_s,
             row_cost_s=self.pace.row_cost_s.get(stage.name),
-            consumer_parallelism={edge.name: self.parallelism[edge.consumer] for edge in stage.outputs},
+            consumer_parallelism={edge.name: parallelism[edge.consumer] for edge in stage.outputs},
             subtasks=subtasks,
             now=now,
             output_watermarks={edge.name: self._arrival_watermark(edge, draft) for edge in stage.outputs},
@@ -244,7 +248,7 @@ class EpochRunner:
             checkpoint=int(checkpoint),
             parent=self.manifest.checkpoint,
             created_at=self.now(),
-            parallelism=dict(self.parallelism),
+            parallelism=self._parallelism(batch),
             source=self.manifest.source if batch is None else _position(batch),
             edges=with_source_watermarks(self.pipeline, draft.edges, clocks),
             state=dict(draft.state),

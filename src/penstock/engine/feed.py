@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
 from penstock.engine.cluster import OfferedBatch
+from penstock.graph import Stage
 
 
 class SourceContended(Exception):
@@ -13,6 +15,15 @@ class SourceContended(Exception):
 
     A driver that was replaced may have had one write under way: whoever starts again goes on from that entry.
     """
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What will be done with micro-batches, so that a feed may plan it ahead; `parallelism` is what is wanted now."""
+
+    stages: tuple[Stage, ...]
+    max_parallelism: int
+    parallelism: Callable[[], Mapping[str, int]]
 
 
 class Feed(Protocol):
@@ -23,6 +34,7 @@ class Feed(Protocol):
         offer: Callable[[OfferedBatch], None],
         on_end: Callable[[], None],
         on_failure: Callable[[BaseException], None],
+        demand: Demand,
     ) -> None:
         """Begins to offer, also again after a failure; exactly one of `on_end` and `on_failure` is called at the end,
         with `SourceContended` where that is the reason."""

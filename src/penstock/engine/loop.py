@@ -132,6 +132,11 @@ class EpochLoop:
             self._wanted_parallelism.update(parallelism)
         self.wake()
 
+    def wanted_parallelism(self) -> dict[str, int]:
+        """The number of subtasks of each stage from the next epoch on."""
+        with self._changed:
+            return {**self._runner.parallelism, **self._wanted_parallelism}
+
     def fail(self, error: PenstockError) -> None:
         with self._changed:
             self.error = self.error or error

@@ -17,7 +17,7 @@ from penstock.engine.background import Pause, Spawn
 from penstock.engine.collect import Collector
 from penstock.engine.commits import CommitCoordinator
 from penstock.engine.epochs import EpochResult, EpochRunner
-from penstock.engine.feed import Feed, SourceContended
+from penstock.engine.feed import Demand, Feed, SourceContended
 from penstock.engine.history import History, epoch_event, savepoint_event, utc_now
 from penstock.engine.loop import EpochLoop, LoopEvents
 from penstock.engine.savepoint import Savepoint, SavepointJob, Savepoints
@@ -105,6 +105,8 @@ class Query:
 
     def rescale(self, parallelism: int | Mapping[str, int]) -> None:
         """Changes the number of subtasks from the next epoch on, without a restart: of all operators, or by name.
+
+        A micro-batch that is on offer already is still taken with the old number.
 
         Autoscaling leaves the stages of these operators alone until the next start.
 
@@ -201,7 +203,9 @@ class Query:
             raise
 
     def _start_feed(self) -> None:
-        self._feed.start(self._loop.offer, self._loop.end_of_source, self._on_feed_failure)
+        pipeline, manifest = self._runner.pipeline, self._runner.manifest
+        demand = Demand(pipeline.stages, manifest.max_parallelism, self._loop.wanted_parallelism)
+        self._feed.start(self._loop.offer, self._loop.end_of_source, self._on_feed_failure, demand)
 
     def end_with_program(self) -> None:
         """A program that ends without `stop` ends its query after the running epoch, and not in the middle of it."""

@@ -1,36 +1,31 @@
 """Stage jobs on Spark: one task per subtask, one report per task.
 
-With live input a job is shuffle + ``mapInArrow``; Spark may recompute its map side, which is deterministic. Without,
-it is a plain RDD job over the subtasks that have something to do. Records between stages never go through Spark's
-shuffle: a stage cut by time is not deterministic.
+With live input a job is shuffle + ``mapInArrow``, planned with the stream or, where several stages take live rows, for
+each micro-batch; Spark may recompute its map side, which is deterministic. Without live input it is a plain RDD job
+over the subtasks that have something to do. Records between stages never go through Spark's shuffle: a stage cut by
+time is not deterministic.
 """
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import replace
 
 import msgspec
-from pyspark import cloudpickle
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import pandas_udf
-from pyspark.sql.types import BinaryType, StructType
 from pyspark.util import PythonEvalType
 
-from penstock.engine.cluster import JobFailed, StageJob
+from penstock.engine.cluster import JobFailed, OfferedBatch, StageJob
 from penstock.errors import PenstockError
 from penstock.graph import Stage
 from penstock.protocol.plan import StagePlan
 from penstock.protocol.report import SubtaskReport
 from penstock.spark.exchange import SourceLayout, quoted, to_subtasks
 from penstock.spark.failures import jvm_calls
-from penstock.spark.worker import PLAN_PROPERTY, Work, decode_report
+from penstock.spark.live import REPORT
+from penstock.spark.worker import PLAN_PROPERTY, Work, as_property, decode_report, work_of
 from penstock.task import Limits
-
-REPORT = StructType().add("report", BinaryType())
-PLAN_PROPERTY_MAX = 1 << 16
-"""Spark writes a job's properties to its event log; a longer plan travels with the function."""
 
 
 class SparkCluster:
@@ -61,8 +56,7 @@ class SparkCluster:
                     interruptOnCancel=True,
                 )
                 if plan.live and job.batch is not None:
-                    assert isinstance(job.batch.frame, DataFrame)
-                    reports = self._run_live(job, work, packed, job.batch.frame)
+                    reports = self._run_live(job, work, packed, job.batch)
                 else:
                     reports = self._run_recovered(plan, replace(work, plan=packed))
         except PenstockError:
@@ -73,27 +67,30 @@ class SparkCluster:
 
     def _work(self, stage: Stage) -> Work:
         if stage.name not in self._works:
-            packed: bytes = cloudpickle.dumps(stage)  # type: ignore[no-untyped-call]
-            digest = hashlib.sha256(packed).hexdigest()
-            self._works[stage.name] = Work(packed, digest, self._store_url, self._limits)
+            self._works[stage.name] = work_of(stage, self._store_url, self._limits)
         return self._works[stage.name]
 
-    def _run_live(self, job: StageJob, work: Work, plan: bytes, frame: DataFrame) -> list[bytes]:
-        placed = to_subtasks(frame, self._sources, job.stage.source_inputs, job.plan)
-        if len(plan) > PLAN_PROPERTY_MAX:
-            mapped = placed.mapInArrow(replace(work, plan=plan), REPORT)
-        else:
-            self._context.setLocalProperty(PLAN_PROPERTY, plan.decode())
-            mapped = self._mapped(placed, work, job.plan.stage)
+    def _run_live(self, job: StageJob, work: Work, plan: bytes, batch: OfferedBatch) -> list[bytes]:
+        frame = batch.frame
+        assert isinstance(frame, DataFrame)
+        planned = job.stage.name in batch.planned_for
+        reports = frame if planned else self._reports(frame, job, work)
+        self._context.setLocalProperty(PLAN_PROPERTY, as_property(plan))
         try:
-            reports = [bytes(row[0]) for row in mapped.collect()]
+            collected = [bytes(row[0]) for row in reports.collect()]
         finally:
             # Jobs without live input have their plan with them.
             self._context.setLocalProperty(PLAN_PROPERTY, None)  # type: ignore[arg-type]
-        if not reports and frame.isEmpty():
+        if not collected and (reports.rdd.getNumPartitions() == 0 if planned else frame.isEmpty()):
             # Spark runs no task at all where it can prove that there are no rows.
             return self._run_recovered(job.plan, replace(work, plan=plan))
-        return reports
+        return collected
+
+    def _reports(self, rows: DataFrame, job: StageJob, work: Work) -> DataFrame:
+        plan = job.plan
+        edges = job.stage.source_inputs
+        placed = to_subtasks(rows, self._sources, edges, plan.parallelism, plan.max_parallelism)
+        return self._mapped(placed, work, plan.stage)
 
     def _mapped(self, placed: DataFrame, work: Work, stage: str) -> DataFrame:
         """``placed.mapInArrow(work, REPORT)``, with a function that is made once and not for each micro-batch."""

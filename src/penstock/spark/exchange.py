@@ -18,7 +18,6 @@ from pyspark.sql.types import StructType
 from penstock.channel.lanes import spread
 from penstock.channel.segment import HASH_COLUMN
 from penstock.graph import Edge, Pipeline
-from penstock.protocol.plan import StagePlan
 
 SOURCE_COLUMN = "__penstock_source"
 PORT_COLUMN = "__penstock_port"
@@ -71,7 +70,9 @@ def _nullable(frame: DataFrame) -> StructType:
     return frame.schema
 
 
-def to_subtasks(frame: DataFrame, layout: SourceLayout, edges: Sequence[Edge], plan: StagePlan) -> DataFrame:
+def to_subtasks(
+    frame: DataFrame, layout: SourceLayout, edges: Sequence[Edge], parallelism: int, max_parallelism: int
+) -> DataFrame:
     """The live rows of a stage, each in the partition of its subtask.
 
     With one edge the columns are the source's, then the hash, unless the subtask computes it. With several they are the
@@ -82,13 +83,13 @@ def to_subtasks(frame: DataFrame, layout: SourceLayout, edges: Sequence[Edge], p
     if layout.hashed_by is not None:
         rows = frame
     elif len(edges) > 1:
-        rows = _mixed(frame, layout, edges, plan.max_parallelism)
+        rows = _mixed(frame, layout, edges, max_parallelism)
     elif edges[0].hashed_on_arrival:
         rows, hashes = layout.select(frame, edges[0].producer), _key_hash(edges[0])
     else:
-        rows = layout.select(frame, edges[0].producer).withColumn(HASH_COLUMN, _hash(edges[0], plan.max_parallelism))
-    group, groups = f"pmod({hashes}, {plan.max_parallelism}L)", f"{plan.max_parallelism}L"
-    return rows.repartitionById(plan.parallelism, F.expr(f"cast({group} * {plan.parallelism}L div {groups} as int)"))
+        rows = layout.select(frame, edges[0].producer).withColumn(HASH_COLUMN, _hash(edges[0], max_parallelism))
+    subtask = f"cast(pmod({hashes}, {max_parallelism}L) * {parallelism}L div {max_parallelism}L as int)"
+    return rows.repartitionById(parallelism, F.expr(subtask))
 
 
 def _mixed(frame: DataFrame, layout: SourceLayout, edges: Sequence[Edge], max_parallelism: int) -> DataFrame:

@@ -6,14 +6,17 @@ import hashlib
 import json
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from typing import NoReturn
 
 from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.engine.cluster import OfferedBatch
+from penstock.engine.feed import Demand
 from penstock.engine.sourcelog import SOURCE_FOLDER, rewind_source
 from penstock.errors import MissingFile
 from penstock.protocol.ids import BatchId
@@ -21,8 +24,10 @@ from penstock.spark.batches import batch_settings
 from penstock.spark.exchange import SourceLayout
 from penstock.spark.failures import explained
 from penstock.spark.hadoop import connector, hadoop_url
+from penstock.spark.live import LivePlan
 from penstock.spark.logfiles import QuickLogFiles
 from penstock.store.base import Store
+from penstock.task import Limits
 
 # Between our call to stop the streaming query and Spark's interruption of its thread; a busy machine takes its time.
 INTERRUPTION_MS_MAX = 10_000
@@ -50,47 +55,104 @@ def _worth_logging(record: logging.LogRecord) -> bool:
 logging.getLogger("py4j.clientserver").addFilter(_worth_logging)
 
 
+@dataclass(slots=True)
+class _Reading:
+    """A streaming query as it was started."""
+
+    query: StreamingQuery
+    log_files: QuickLogFiles
+    stopping: threading.Event
+
+
 class SparkFeed:
-    """One Structured Streaming query over all sources of a pipeline."""
+    """One Structured Streaming query over all sources of a pipeline, started anew where it is planned for a number of
+    subtasks that is not wanted any more."""
 
     def __init__(
-        self, layout: SourceLayout, frames: Sequence[DataFrame], store: Store, trigger: str | float | None
+        self,
+        layout: SourceLayout,
+        frames: Sequence[DataFrame],
+        store: Store,
+        limits: Limits,
+        trigger: str | float | None,
     ) -> None:
-        self._layout, self._frames, self._store, self._trigger = layout, frames, store, trigger
-        self._query: StreamingQuery | None = None
+        self._layout, self._frames, self._store, self._limits = layout, frames, store, limits
+        self._trigger = trigger
+        self._reading: _Reading | None = None
         self._id: str | None = None
         self._lock = threading.Lock()
-        self._stopping = threading.Event()
+        self._stopped = False
 
     def start(
         self,
         offer: Callable[[OfferedBatch], None],
         on_end: Callable[[], None],
         on_failure: Callable[[BaseException], None],
+        demand: Demand,
     ) -> None:
         """Starts reading. `offer` gets each micro-batch; exactly one of `on_end` and `on_failure` is called later."""
+        reading = self._read(offer, demand)
+        if reading is None:
+            on_end()
+            return
+
+        def watch() -> None:
+            current: _Reading | None = reading
+            try:
+                while current is not None:
+                    _await_end(current)
+                    current = self._read(offer, demand) if current.stopping.is_set() else None
+            except BaseException as error:
+                on_failure(explained(error))
+            else:
+                on_end()
+
+        threading.Thread(target=watch, name="penstock-feed", daemon=True).start()
+
+    def stop(self) -> None:
+        with self._lock:
+            self._stopped = True
+            reading = self._reading
+        if reading is not None:
+            _stop(reading)
+
+    def _read(self, offer: Callable[[OfferedBatch], None], demand: Demand) -> _Reading | None:
+        """Starts a streaming query; None once the feed was stopped."""
+        with self._lock:
+            if self._stopped:
+                return None
+            self._reading = self._started(offer, demand)
+            return self._reading
+
+    def _started(self, offer: Callable[[OfferedBatch], None], demand: Demand) -> _Reading:
         log_files = QuickLogFiles(self._frames[0].sparkSession)
+        plan = LivePlan.of(demand)
+        rows = self._layout.union(self._frames)
+        settings = {**QUERY_SETTINGS, **batch_settings(rows.schema)}
         configured = False
 
         def handle(frame: DataFrame, batch_id: int) -> None:
             nonlocal configured
             if not configured:
                 log_files.restore()
-                _configure(frame)
+                _configure(frame, settings)
                 configured = True
+            if plan != LivePlan.of(demand):
+                self._end_here(frame)
             batch = OfferedBatch(
                 batch_id=BatchId(batch_id),
                 frame=frame,
                 offsets_digest=self._offsets_digest(batch_id),
                 query_id=self._query_id(),
+                planned_for=plan.planned_for,
             )
             try:
                 offer(batch)
             except Exception:
-                self._await_interruption(frame)
-                raise Interrupted from None
+                self._await_stop(frame)
 
-        writer = self._layout.union(self._frames).writeStream.foreachBatch(handle)
+        reports = plan.applied_to(rows, self._layout, demand.max_parallelism, self._store.url, self._limits)
+        writer = reports.writeStream.foreachBatch(handle)
         writer = writer.option("checkpointLocation", f"{hadoop_url(self._store.url)}/{SOURCE_FOLDER}")
         match self._trigger:
             case None:
@@ -99,35 +161,34 @@ class SparkFeed:
                 writer = writer.trigger(availableNow=True)
             case interval:
                 writer = writer.trigger(processingTime=f"{int(float(interval) * 1000)} milliseconds")
-        with self._lock:
-            if self._stopping.is_set():
-                on_end()
-                return
-            if self._store.url.startswith("file:"):  # elsewhere a rename may be a copy: Spark and the user decide
-                log_files.choose()
-            try:
-                with connector(self._store.url):
-                    query = self._query = writer.start()
-            except BaseException:
-                log_files.restore()
-                raise
-        threading.Thread(
-            target=self._watch, args=(query, log_files, on_end, on_failure), name="penstock-feed", daemon=True
-        ).start()
+        if self._store.url.startswith("file:"):  # elsewhere a rename may be a copy: Spark and the user decide
+            log_files.choose()
+        try:
+            with connector(self._store.url):
+                return _Reading(writer.start(), log_files, threading.Event())
+        except BaseException:
+            log_files.restore()
+            raise
 
-    def stop(self) -> None:
-        with self._lock:
-            self._stopping.set()
-        if self._query is not None:
-            self._query.stop()
+    def _end_here(self, frame: DataFrame) -> NoReturn:
+        """Ends the streaming query before this micro-batch; Spark hands the same one over again in the next query."""
+        with self._lock:  # the query may not even have a name yet, so early are we called
+            reading = self._reading
+        assert reading is not None
+        threading.Thread(target=_stop, args=(reading,), name="penstock-feed-stop", daemon=True).start()
+        self._await_stop(frame)
 
-    def _await_interruption(self, frame: DataFrame) -> None:
-        """Waits until Spark interrupts the handler: the query that did not take its micro-batch stops its feed."""
-        self._stopping.wait()
+    def _await_stop(self, frame: DataFrame) -> NoReturn:
+        """Waits until Spark interrupts the handler: whoever did not take its micro-batch stops the query."""
+        with self._lock:
+            reading = self._reading
+        assert reading is not None
+        reading.stopping.wait()
         jvm = frame.sparkSession.sparkContext._jvm  # noqa: SLF001 - only inside the JVM can the thread be interrupted
         assert jvm is not None
         with suppress(Py4JError):
             jvm.java.lang.Thread.sleep(INTERRUPTION_MS_MAX)
+        raise Interrupted from None
 
     def remembers(self, batch_id: int, offsets_digest: str | None) -> bool:
         found = self._offsets_digest(batch_id)
@@ -135,25 +196,6 @@ class SparkFeed:
 
     def rewind(self, batch_id: int | None) -> None:
         rewind_source(self._store, batch_id)
-
-    @staticmethod
-    def _watch(
-        query: StreamingQuery,
-        log_files: QuickLogFiles,
-        on_end: Callable[[], None],
-        on_failure: Callable[[BaseException], None],
-    ) -> None:
-        failure: BaseException | None = None
-        try:
-            query.awaitTermination()
-        except BaseException as error:
-            failure = error
-        with suppress(Exception):  # the JVM may be gone; whoever waits must hear of the end all the same
-            log_files.restore()
-        if failure is not None:
-            on_failure(explained(failure))
-        else:
-            on_end()
 
     def _offsets_digest(self, batch_id: int) -> str | None:
         """Spark writes a batch's offsets before it hands the batch over, and replays it from the same file."""
@@ -170,7 +212,21 @@ class SparkFeed:
         return self._id
 
 
-def _configure(frame: DataFrame) -> None:
+def _stop(reading: _Reading) -> None:
+    reading.stopping.set()
+    reading.query.stop()
+
+
+def _await_end(reading: _Reading) -> None:
+    """Raises: what ended the streaming query, if it was not stopped."""
+    try:
+        reading.query.awaitTermination()
+    finally:
+        with suppress(Exception):  # the JVM may be gone; whoever waits must hear of the end all the same
+            reading.log_files.restore()
+
+
+def _configure(frame: DataFrame, settings: Mapping[str, str]) -> None:
     """The micro-batch's session is the query's own copy, so the user's session stays as it was."""
-    for key, value in {**QUERY_SETTINGS, **batch_settings(frame.schema)}.items():
+    for key, value in settings.items():
         frame.sparkSession.conf.set(key, value)

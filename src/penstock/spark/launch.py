@@ -32,7 +32,7 @@ def launch(pipeline: Pipeline, config: Config, listeners: tuple[Listener, ...]) 
 
     def feed(store: Store) -> SparkFeed:
         require_connector(spark, store.url)
-        return SparkFeed(layout, frames, store, config.trigger)
+        return SparkFeed(layout, frames, store, limits, config.trigger)
 
     query = start_query(pipeline, config, Surroundings(cluster, feed), listeners)
     query.end_with_program()

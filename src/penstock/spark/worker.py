@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import gc
+import hashlib
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -21,6 +24,8 @@ from penstock.task import Limits, run_subtask
 REPORT_SCHEMA = pa.schema([pa.field("report", pa.binary())])
 PLAN_PROPERTY = "penstock.plan"
 """The job's local property with the plan of the epoch, for work that is the same in all epochs."""
+PLAIN_PLAN_BYTES_MAX = 1 << 14
+"""Spark sends a job's properties with each task and writes them to its event log: longer plans are compressed."""
 _plan_decoder = msgspec.json.Decoder(StagePlan)
 _stages: dict[str, Stage] = {}
 _frozen = False
@@ -69,9 +74,11 @@ class Work:
         return msgspec.json.encode(report)
 
     def _plan(self, context: TaskContext) -> StagePlan:
-        packed = self.plan or context.getLocalProperty(PLAN_PROPERTY)
-        assert packed is not None
-        return _plan_decoder.decode(packed)
+        if self.plan is not None:
+            return _plan_decoder.decode(self.plan)
+        packed = context.getLocalProperty(PLAN_PROPERTY)
+        assert packed is not None, "the job of a live stage is started with its plan"
+        return _plan_decoder.decode(from_property(packed))
 
     def _live(self, stage: Stage, batches: Iterator[pa.RecordBatch]) -> LiveInputs:
         edges = stage.source_inputs
@@ -85,6 +92,28 @@ class Work:
         if stage is None:
             stage = _stages[self.stage_digest] = cloudpickle.loads(self.stage)
         return stage
+
+
+def work_of(stage: Stage, store_url: str, limits: Limits) -> Work:
+    """The work of a stage, the same in all epochs."""
+    packed: bytes = cloudpickle.dumps(stage)  # type: ignore[no-untyped-call]
+    return Work(packed, hashlib.sha256(packed).hexdigest(), store_url, limits)
+
+
+def as_property(plan: bytes) -> str:
+    """An encoded plan as the text of a property.
+
+    >>> from_property(as_property(b"{}")), from_property(as_property(b"{" * 100_000)) == b"{" * 100_000
+    (b'{}', True)
+    """
+    if len(plan) <= PLAIN_PLAN_BYTES_MAX:
+        return plan.decode()
+    return base64.b64encode(zlib.compress(plan, 1)).decode()
+
+
+def from_property(text: str) -> bytes:
+    """JSON begins with a brace, which base64 does not have."""
+    return text.encode() if text.startswith("{") else zlib.decompress(base64.b64decode(text))
 
 
 def decode_report(data: bytes) -> SubtaskReport:

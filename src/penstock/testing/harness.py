@@ -83,7 +83,7 @@ class Harness:
 
     # -- what happens --------------------------------------------------------------------------------------------
 
-    def feed(self, rows: Rows | None = None, **by_source: Rows) -> list[dict[str, Any]]:
+    def feed(self, rows: Rows | None = None, /, **by_source: Rows) -> list[dict[str, Any]]:
         """One epoch with rows of the only source, or of several by name. Gives what the stream emitted in it.
 
         Columns that a row does not have are null.
@@ -204,12 +204,12 @@ class Harness:
 
 @dataclass(slots=True)
 class _Stepped(InlineCluster):
-    """Subtasks whose barrier fires after some steps."""
+    """Subtasks whose barrier fires after some steps, in all stages that have one."""
 
     steps: int | None = None
 
     def run(self, job: StageJob) -> list[SubtaskReport]:
-        if self.steps is not None:
+        if self.steps is not None and not job.stage.unbounded:
             plan = msgspec.structs.replace(job.plan, budget_s=4 * _TICK_S * self.steps)
             job = replace(job, plan=plan)
         return InlineCluster.run(self, job)

@@ -21,6 +21,7 @@ from penstock.channel.segment import HASH_COLUMN
 from penstock.compiler import compile_pipeline
 from penstock.config import Config
 from penstock.engine.cluster import OfferedBatch, StageJob
+from penstock.engine.feed import Demand
 from penstock.engine.history import Listener
 from penstock.engine.query import Query
 from penstock.engine.start import Surroundings, start_query
@@ -106,7 +107,9 @@ class InlineFeed:
         offer: Callable[[OfferedBatch], None],
         on_end: Callable[[], None],
         on_failure: Callable[[BaseException], None],
+        demand: Demand,
     ) -> None:
+        del demand  # nothing is planned ahead
         threading.Thread(target=self._run, args=(offer, on_end, on_failure), daemon=True).start()
 
     def stop(self) -> None:

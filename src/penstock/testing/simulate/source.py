@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from penstock.engine.cluster import OfferedBatch
-from penstock.engine.feed import SourceContended
+from penstock.engine.feed import Demand, SourceContended
 from penstock.engine.loop import EpochLoop
 from penstock.protocol.ids import BatchId
 from penstock.testing.simulate.faults import Fault
@@ -75,12 +75,13 @@ class SimFeed:
         offer: Callable[[OfferedBatch], None],
         on_end: Callable[[], None],
         on_failure: Callable[[BaseException], None],
+        demand: Demand,
     ) -> None:
         del offer  # it would wait in a real thread
 
         def run() -> None:
             try:
-                self._run()
+                self._run(demand)
             except Exception as error:
                 on_failure(error)
             else:
@@ -98,12 +99,13 @@ class SimFeed:
         self._world.log(f"source rewound to batch {batch_id}")
         self._world.source.rewind(batch_id)
 
-    def _run(self) -> None:
+    def _run(self, demand: Demand) -> None:
         world, source = self._world, self._world.source
         while (loop := self._loop()) is None:
             world.scheduler.pause(LOOK_EVERY_S)
         number = source.first_to_run()
         replay = number in source.offsets
+        planned_for = _planned(demand)
         while not self._stopped:
             self._call(f"offsets of batch {number}")
             if not replay and number in source.offsets:
@@ -117,8 +119,13 @@ class SimFeed:
                 source.offsets[number] = world.next_offsets(number)
             offsets = source.offsets[number]
             replay = False
+            if planned_for != _planned(demand):
+                planned_for = _planned(demand)
+                world.log(f"planned anew for {planned_for}")
+                world.scheduler.pause(world.trigger_pause())
             world.log(f"batch {number} on offer: {offsets}")
-            offer = loop.propose(OfferedBatch(BatchId(number), source.rows(number), str(offsets), "query"))
+            batch = OfferedBatch(BatchId(number), source.rows(number), str(offsets), "query", planned_for)
+            offer = loop.propose(batch)
             while not offer.done and not loop.ended:
                 world.scheduler.wait(LOOK_EVERY_S)
             loop.settle(offer)
@@ -130,3 +137,9 @@ class SimFeed:
     def _call(self, what: str) -> None:
         if self._world.outside_call(self._process, what) in {Fault.FAIL_BEFORE, Fault.FAIL_AFTER}:
             raise OSError(f"simulated failure: {what}")
+
+
+def _planned(demand: Demand) -> dict[str, int]:
+    """As on Spark: work is planned ahead where all live rows go to one stage."""
+    live = [stage.name for stage in demand.stages if stage.source_inputs]
+    return {live[0]: demand.parallelism()[live[0]]} if len(live) == 1 else {}
