@@ -34,7 +34,7 @@ def aggregates(spark: SparkSession, verdicts: Verdicts) -> None:
         verdicts.at_least(f"{keys:,} keys, to Spark RocksDB", ratios["rocksdb"], rocksdb_mark, "×")
         if keys == 100_000:
             verdicts.note(f"100,000 keys, to no state as Spark does it: {ratios['no state']:.2f}×")
-            verdicts.note(f"100,000 keys, to no state in foreachBatch, quick logs: {ratios['in batches']:.2f}×")
+            verdicts.note(f"100,000 keys, to no state, quick logs, collected: {ratios['collected']:.2f}×")
             verdicts.at_least("100,000 keys, to no state, quick logs", ratios["quick logs"], 0.95, "×")
 
 
@@ -43,13 +43,14 @@ def _contestants(spark: SparkSession, source: Path, keys: int) -> dict[str, Call
         stores = ("rocksdb", "rocksdb-changelog")
         return best([peers.best_of(peers.native_aggregate, spark, source, store=store) for store in stores])
 
+    # Those whose ratio is closest to one stand side by side: a minute later the machine is another one.
     return {
-        "mine": lambda: _ours(spark, source, keys),
         "in memory": lambda: peers.best_of(peers.native_aggregate, spark, source, store="in-memory"),
         "rocksdb": spark_rocksdb,
         "no state": lambda: peers.best_of(peers.ceiling, spark, source),
         "quick logs": lambda: peers.best_of(peers.ceiling, spark, source, quick_logs=True),
-        "in batches": lambda: peers.best_of(peers.ceiling_in_batches, spark, source),
+        "mine": lambda: _ours(spark, source, keys),
+        "collected": lambda: peers.best_of(peers.ceiling_reported, spark, source),
     }
 
 

@@ -67,8 +67,8 @@ def test_the_ceiling_reads_every_row(spark: SparkSession, input_dir: Path, quick
     assert run.rows == (FILES - 1) * ROWS
 
 
-def test_the_ceiling_in_batches_reads_every_row(spark: SparkSession, input_dir: Path) -> None:
-    run = peers.best_of(peers.ceiling_in_batches, spark, input_dir, partitions=(2,), warmup=1)
+def test_the_ceiling_reported_reads_every_row(spark: SparkSession, input_dir: Path) -> None:
+    run = peers.best_of(peers.ceiling_reported, spark, input_dir, partitions=(2,), warmup=1)
     assert run.rows == (FILES - 1) * ROWS
 
 
