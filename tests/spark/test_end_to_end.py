@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+import os
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,8 @@ from tests.spark.streams import (
     stream,
     write_files,
 )
+
+CORES = 2
 
 # -- stateless operators -----------------------------------------------------------------------------------------------
 
@@ -224,6 +227,30 @@ def test_a_keyed_stage_behind_an_unkeyed_one_sees_every_record_once_and_in_order
     events = finish(output, checkpoint=tmp_path / "checkpoint", parallelism=parallelism, epoch="200 ms")
     assert_numbered_exactly_once(rows_in(tmp_path), 800)
     assert any(event.rows_in_flight for event in epochs(events))
+
+
+def with_worker(batch: pa.RecordBatch) -> pa.RecordBatch:
+    pids = pa.array([os.getpid()] * batch.num_rows, pa.int64())
+    name = "first" if "first" not in batch.schema.names else "second"
+    return pa.RecordBatch.from_arrays([*batch.columns, pids], [*batch.schema.names, name])
+
+
+def test_all_stages_share_the_python_workers(spark: SparkSession, tmp_path: Path) -> None:
+    """What reads the source is a job of SQL, what comes behind it a plain one: to Spark these are different workers."""
+    write_files(tmp_path / "in", numbered(400, 2))
+    output = (
+        pen.read(stream(spark, tmp_path / "in"))
+        .map_batches(with_worker, "user bigint, number bigint, first bigint")
+        .key_by("user")
+        .aggregate(first=pen.last("first"))
+        .map_batches(with_worker, "user bigint, first bigint, second bigint")
+        .write(paimon(tmp_path))
+    )
+    before = dict(spark.sparkContext.environment)
+    finish(output, checkpoint=tmp_path / "checkpoint", parallelism=2)
+    rows = rows_in(tmp_path)
+    assert len({row[name] for row in rows for name in ("first", "second")}) <= CORES
+    assert spark.sparkContext.environment == before
 
 
 def test_one_stream_can_end_in_two_tables_one_of_them_partitioned(spark: SparkSession, tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from penstock.spark.exchange import SourceLayout, quoted, to_subtasks
 from penstock.spark.failures import jvm_calls
 from penstock.spark.live import REPORT
 from penstock.spark.worker import PLAN_PROPERTY, Work, as_property, decode_report, work_of
+from penstock.spark.workers import same_workers
 from penstock.task import Limits
 
 
@@ -32,7 +33,7 @@ class SparkCluster:
     """Runs the stages of one query on a SparkSession."""
 
     def __init__(self, spark: SparkSession, sources: SourceLayout, store_url: str, limits: Limits, name: str) -> None:
-        self._context = spark.sparkContext
+        self._spark, self._context = spark, spark.sparkContext
         self._sources = sources
         self._store_url, self._limits = store_url, limits
         self._group = f"penstock-{name}-{id(self):x}"
@@ -104,8 +105,10 @@ class SparkCluster:
         # Spark starts partitions in order: the longest first, so that the short ones fill the gaps.
         longest_first = sorted(plan.launched(), key=lambda subtask: -subtask.rows_in_flight)
         subtasks = [subtask.subtask for subtask in longest_first]
-        run = work.on_recovered
-        return self._context.parallelize(subtasks, len(subtasks)).map(run).collect()
+        job = self._context.parallelize(subtasks, len(subtasks)).map(work.on_recovered)
+        with same_workers(self._spark):
+            assert job._jrdd is not None  # noqa: SLF001 - Spark makes it now, with the variables that are set now
+        return job.collect()
 
 
 def _brief(error: BaseException) -> str:
