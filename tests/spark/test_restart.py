@@ -6,17 +6,19 @@ import shutil
 import subprocess
 import threading
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 import penstock as pen
 from penstock.engine.checkpoints import Checkpoints
-from penstock.errors import SourceMismatch, TablePositionMismatch
+from penstock.errors import PenstockError, SourceMismatch, TablePositionMismatch
 from penstock.observe.events import Event
 from penstock.protocol.ids import CheckpointId
 from penstock.sinks.paimon_open import open_table
+from penstock.spark.live import LivePlan
 from penstock.store import open_store
 from tests.spark.streams import (
     Milestone,
@@ -81,6 +83,30 @@ def test_a_query_is_rescaled_while_it_runs(spark: SparkSession, tmp_path: Path) 
     assert query.await_termination(120)
     assert query.manifest().parallelism == {"slow": 2}
     assert_numbered_exactly_once(rows_in(tmp_path), 2400)
+
+
+def test_a_stream_that_cannot_be_started_anew_for_a_rescale_ends_the_query_and_loses_nothing(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B2, B12."""
+    write_files(tmp_path / "in", numbered(100, 6))
+    applied = LivePlan.applied_to
+
+    def fails_at_three(plan: LivePlan, *arguments: Any) -> DataFrame:
+        if plan.parallelism == 3:
+            raise RuntimeError("the catalog is gone")
+        return applied(plan, *arguments)
+
+    monkeypatch.setattr(LivePlan, "applied_to", fails_at_three)
+    begun = Milestone(lambda event: True)
+    options: dict[str, Any] = {"parallelism": 2, "epoch": "2 s", "trigger": "available_now"}
+    query = slow_output(spark, tmp_path).start(tmp_path / "checkpoint", listeners=(begun,), **options)
+    begun.wait(query)
+    query.rescale(3)
+    with pytest.raises(PenstockError, match="the catalog is gone"):
+        query.await_termination(120)
+    finish(slow_output(spark, tmp_path), checkpoint=tmp_path / "checkpoint")
+    assert_numbered_exactly_once(rows_in(tmp_path), 600)
 
 
 @pytest.mark.parametrize("sources", [1, 2], ids=["planned with the stream", "planned for each micro-batch"])
