@@ -6,9 +6,10 @@ import hashlib
 import json
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NoReturn
 
 from py4j.protocol import Py4JError
@@ -31,6 +32,9 @@ from penstock.task import Limits
 
 # Between our call to stop the streaming query and Spark's interruption of its thread; a busy machine takes its time.
 INTERRUPTION_MS_MAX = 10_000
+PLANNING_S_MAX = 2.0
+"""A source that takes longer to say what it has is interrupted."""
+STATUS_EVERY_S = 0.02
 QUERY_SETTINGS = {
     # One partition must stay one subtask.
     "spark.sql.adaptive.enabled": "false",
@@ -61,7 +65,9 @@ class _Reading:
 
     query: StreamingQuery
     log_files: QuickLogFiles
-    stopping: threading.Event
+    stopping: threading.Event = field(default_factory=threading.Event)
+    parked: threading.Event = field(default_factory=threading.Event)
+    """Its handler has a micro-batch that nobody takes, and does nothing but wait for the end."""
 
 
 class SparkFeed:
@@ -165,7 +171,7 @@ class SparkFeed:
             log_files.choose()
         try:
             with connector(self._store.url):
-                return _Reading(writer.start(), log_files, threading.Event())
+                return _Reading(writer.start(), log_files)
         except BaseException:
             log_files.restore()
             raise
@@ -183,6 +189,7 @@ class SparkFeed:
         with self._lock:
             reading = self._reading
         assert reading is not None
+        reading.parked.set()
         reading.stopping.wait()
         jvm = frame.sparkSession.sparkContext._jvm  # noqa: SLF001 - only inside the JVM can the thread be interrupted
         assert jvm is not None
@@ -213,7 +220,14 @@ class SparkFeed:
 
 
 def _stop(reading: _Reading) -> None:
+    """Interrupts the streaming query at a good moment: Spark complains loudly when it is about to plan a micro-batch.
+
+    A query that is planning one will have it in its handler soon, and one that has nothing to read is not planning.
+    """
     reading.stopping.set()
+    deadline = time.monotonic() + PLANNING_S_MAX
+    while not reading.parked.is_set() and time.monotonic() < deadline and reading.query.status["isTriggerActive"]:
+        reading.parked.wait(STATUS_EVERY_S)
     reading.query.stop()
 
 
