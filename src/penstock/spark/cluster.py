@@ -25,7 +25,7 @@ from penstock.spark.exchange import SourceLayout, quoted, to_subtasks
 from penstock.spark.failures import jvm_calls
 from penstock.spark.live import REPORT
 from penstock.spark.worker import PLAN_PROPERTY, Work, as_property, decode_report, work_of
-from penstock.spark.workers import same_workers
+from penstock.spark.workers import in_workers_of_sql
 from penstock.task import Limits
 
 
@@ -106,9 +106,7 @@ class SparkCluster:
         longest_first = sorted(plan.launched(), key=lambda subtask: -subtask.rows_in_flight)
         subtasks = [subtask.subtask for subtask in longest_first]
         job = self._context.parallelize(subtasks, len(subtasks)).map(work.on_recovered)
-        with same_workers(self._spark):
-            assert job._jrdd is not None  # noqa: SLF001 - Spark makes it now, with the variables that are set now
-        return job.collect()
+        return in_workers_of_sql(job, self._spark).collect()
 
 
 def _brief(error: BaseException) -> str:

@@ -7,24 +7,33 @@ after hours, would wait a second or more until its workers have imported what th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from typing import Any, TypeVar, cast
 
+from pyspark import RDD, SparkContext
 from pyspark.sql import SparkSession
 
 SETTING = "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled"
 VARIABLE = "SPARK_SIMPLIFIED_TRACEBACK"
 
+T = TypeVar("T")
 
-@contextmanager
-def same_workers(spark: SparkSession) -> Iterator[None]:
-    """Plain jobs that are made within run in the workers of SQL."""
-    variables = spark.sparkContext.environment
-    if VARIABLE in variables or spark.conf.get(SETTING, "true") != "true":
-        yield
-        return
-    variables[VARIABLE] = "1"
-    try:
-        yield
-    finally:
-        variables.pop(VARIABLE, None)
+
+def in_workers_of_sql(job: RDD[T], spark: SparkSession) -> RDD[T]:
+    """The same plain job in the workers of SQL; it must not have been started yet."""
+    if spark.conf.get(SETTING, "true") == "true":
+        job.ctx = cast("SparkContext", _WithVariables(spark.sparkContext, {VARIABLE: "1"}))
+    return job
+
+
+class _WithVariables:
+    """A SparkContext whose jobs have further environment variables.
+
+    The variables of the context itself are left alone: other threads start jobs with them meanwhile.
+    """
+
+    def __init__(self, context: SparkContext, variables: dict[str, str]) -> None:
+        self._context = context
+        self.environment = {**context.environment, **variables}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._context, name)
