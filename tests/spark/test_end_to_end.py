@@ -17,7 +17,7 @@ from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 
 import penstock as pen
-from penstock.spark import logfiles, worker, workers
+from penstock.spark import logfiles, worker, workerpool
 from tests.spark.streams import (
     NUMBERED,
     Slow,
@@ -255,7 +255,7 @@ def test_all_stages_share_the_python_workers(
     finish(output, checkpoint=tmp_path / "checkpoint", parallelism=2)
     rows = rows_in(tmp_path)
     assert len({row[name] for row in rows for name in ("first", "second")}) <= CORES
-    assert workers.VARIABLE not in context.environment
+    assert workerpool.VARIABLE not in context.environment
 
 
 def test_one_stream_can_end_in_two_tables_one_of_them_partitioned(spark: SparkSession, tmp_path: Path) -> None:

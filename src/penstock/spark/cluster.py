@@ -25,7 +25,7 @@ from penstock.spark.exchange import SourceLayout, quoted, to_subtasks
 from penstock.spark.failures import jvm_calls
 from penstock.spark.live import REPORT
 from penstock.spark.worker import PLAN_PROPERTY, Work, as_property, decode_report, work_of
-from penstock.spark.workers import in_workers_of_sql
+from penstock.spark.workerpool import in_workers_of_sql
 from penstock.task import Limits
 
 

@@ -220,7 +220,7 @@ class SparkFeed:
 
 
 def _stop(reading: _Reading) -> None:
-    """Interrupts the streaming query at a good moment: Spark complains loudly when it is about to plan a micro-batch.
+    """Ends the streaming query at a good moment: interrupted while it plans a micro-batch, Spark logs errors.
 
     A query that is planning one will have it in its handler soon, and one that has nothing to read is not planning.
     """
