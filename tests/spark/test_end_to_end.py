@@ -17,6 +17,7 @@ from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 
 import penstock as pen
+from benchmarks.session import with_settings
 from penstock.spark import logfiles, worker, workerpool
 from tests.spark.streams import (
     NUMBERED,
@@ -385,3 +386,17 @@ def test_a_long_plan_travels_compressed(spark: SparkSession, tmp_path: Path, mon
 
 def payload_rows_as_read(spark: SparkSession, tmp_path: Path) -> list[dict[str, Any]]:
     return spark.read.schema(PAYLOAD).parquet(str(tmp_path / "in")).toArrow().to_pylist()
+
+
+def test_settings_of_the_session_hold_for_the_rows_before_the_pipeline(spark: SparkSession, tmp_path: Path) -> None:
+    """Parsers of dates ask in the tasks which policy is set; without an answer they take Spark's default."""
+    write_files(tmp_path / "in", numbered(20, 2))
+    with with_settings(spark, {"spark.sql.legacy.timeParserPolicy": "LEGACY"}):
+        rows = stream(spark, tmp_path / "in").selectExpr(
+            "user", "number", "from_csv(concat('2026-1-', user + 1), 'day date', map('dateFormat', 'yyyy-MM-dd')).day AS day"
+        )
+        totals = pen.read(rows).key_by("user").aggregate(days=pen.count("day"), rows=pen.count(), name="totals")
+        finish(totals.write(paimon(tmp_path, primary_key=["user"])), checkpoint=tmp_path / "checkpoint", parallelism=2)
+    found = rows_in(tmp_path)
+    assert sum(row["rows"] for row in found) == 40
+    assert all(row["days"] == row["rows"] for row in found), "days like 2026-1-1 are dates in the old policy only"

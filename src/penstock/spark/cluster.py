@@ -24,6 +24,7 @@ from penstock.protocol.report import SubtaskReport
 from penstock.spark.exchange import SourceLayout, quoted, to_subtasks
 from penstock.spark.failures import jvm_calls
 from penstock.spark.live import REPORT
+from penstock.spark.reports import PlannedReports
 from penstock.spark.worker import PLAN_PROPERTY, Work, as_property, decode_report, work_of
 from penstock.spark.workerpool import in_workers_of_sql
 from penstock.task import Limits
@@ -40,6 +41,7 @@ class SparkCluster:
         self._name = name
         self._works: dict[str, Work] = {}
         self._functions: dict[str, Column] = {}
+        self._planned = PlannedReports()
 
     @property
     def slots(self) -> int:
@@ -78,7 +80,7 @@ class SparkCluster:
         reports = frame if planned else self._reports(frame, job, work)
         self._context.setLocalProperty(PLAN_PROPERTY, as_property(plan))
         try:
-            collected = [bytes(row[0]) for row in reports.collect()]
+            collected = self._planned.collect(frame) if planned else [bytes(row[0]) for row in reports.collect()]
         finally:
             # Jobs without live input have their plan with them.
             self._context.setLocalProperty(PLAN_PROPERTY, None)  # type: ignore[arg-type]

@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType
 from penstock.channel.lanes import spread
 from penstock.channel.segment import HASH_COLUMN
 from penstock.graph import Edge, Pipeline
+from penstock.protocol.keygroups import order_bits
 
 SOURCE_COLUMN = "__penstock_source"
 PORT_COLUMN = "__penstock_port"
@@ -88,8 +89,20 @@ def to_subtasks(
         rows, hashes = layout.select(frame, edges[0].producer), _key_hash(edges[0])
     else:
         rows = layout.select(frame, edges[0].producer).withColumn(HASH_COLUMN, _hash(edges[0], max_parallelism))
-    subtask = f"cast(pmod({hashes}, {max_parallelism}L) * {parallelism}L div {max_parallelism}L as int)"
-    return rows.repartitionById(parallelism, F.expr(subtask))
+    return rows.repartitionById(parallelism, F.expr(_subtask(hashes, parallelism, max_parallelism)))
+
+
+def _subtask(hashes: str, parallelism: int, max_parallelism: int) -> str:
+    """SQL text: who owns the key group of a hash. Divisions cost a row more than its hash; where `max_parallelism` is
+    a power of two, the usual case, they are shifts.
+
+    >>> _subtask("h", 3, 128), _subtask("h", 3, 100)
+    ('cast(shiftright((h & 127L) * 3L, 7) as int)', 'cast(pmod(h, 100L) * 3L div 100L as int)')
+    """
+    bits = order_bits(max_parallelism)
+    if max_parallelism == 1 << bits:
+        return f"cast(shiftright(({hashes} & {max_parallelism - 1}L) * {parallelism}L, {bits}) as int)"
+    return f"cast(pmod({hashes}, {max_parallelism}L) * {parallelism}L div {max_parallelism}L as int)"
 
 
 def _mixed(frame: DataFrame, layout: SourceLayout, edges: Sequence[Edge], max_parallelism: int) -> DataFrame:
