@@ -392,9 +392,8 @@ def test_settings_of_the_session_hold_for_the_rows_before_the_pipeline(spark: Sp
     """Parsers of dates ask in the tasks which policy is set; without an answer they take Spark's default."""
     write_files(tmp_path / "in", numbered(20, 2))
     with with_settings(spark, {"spark.sql.legacy.timeParserPolicy": "LEGACY"}):
-        rows = stream(spark, tmp_path / "in").selectExpr(
-            "user", "number", "from_csv(concat('2026-1-', user + 1), 'day date', map('dateFormat', 'yyyy-MM-dd')).day AS day"
-        )
+        parsed = "from_csv(concat('2026-1-', user + 1), 'day date', map('dateFormat', 'yyyy-MM-dd')).day AS day"
+        rows = stream(spark, tmp_path / "in").selectExpr("user", "number", parsed)
         totals = pen.read(rows).key_by("user").aggregate(days=pen.count("day"), rows=pen.count(), name="totals")
         finish(totals.write(paimon(tmp_path, primary_key=["user"])), checkpoint=tmp_path / "checkpoint", parallelism=2)
     found = rows_in(tmp_path)

@@ -24,7 +24,7 @@ from penstock.protocol.report import SubtaskReport
 from penstock.spark.exchange import SourceLayout, quoted, to_subtasks
 from penstock.spark.failures import jvm_calls
 from penstock.spark.live import REPORT
-from penstock.spark.reports import PlannedReports
+from penstock.spark.reports import PlannedReports, all_reports
 from penstock.spark.worker import PLAN_PROPERTY, Work, as_property, decode_report, work_of
 from penstock.spark.workerpool import in_workers_of_sql
 from penstock.task import Limits
@@ -80,7 +80,7 @@ class SparkCluster:
         reports = frame if planned else self._reports(frame, job, work)
         self._context.setLocalProperty(PLAN_PROPERTY, as_property(plan))
         try:
-            collected = self._planned.collect(frame) if planned else [bytes(row[0]) for row in reports.collect()]
+            collected = self._planned.collect(frame, job.plan.parallelism) if planned else all_reports(reports)
         finally:
             # Jobs without live input have their plan with them.
             self._context.setLocalProperty(PLAN_PROPERTY, None)  # type: ignore[arg-type]

@@ -12,15 +12,20 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+FETCHED_MAX = 16
+"""Reports are fetched one by one, two calls into the JVM each; of more of them `collect` makes less work."""
+
 
 class PlannedReports:
-    """Collects reports, always from the same thread."""
+    """Collects reports of jobs with `subtasks` tasks."""
 
     def __init__(self) -> None:
         self._session: Any = None
         self._thread = 0
 
-    def collect(self, frame: DataFrame) -> list[bytes]:
+    def collect(self, frame: DataFrame, subtasks: int) -> list[bytes]:
+        if subtasks > FETCHED_MAX:
+            return all_reports(frame)
         self._send_settings(frame.sparkSession)
         # A task makes one row, so it does not matter that Spark uses the memory of a row again for the next one.
         rows = frame._jdf.queryExecution().logical().rdd().collect()  # noqa: SLF001 - no public way to the stream's RDD
@@ -36,3 +41,8 @@ class PlannedReports:
             if name.startswith("spark"):
                 session.sparkContext.setLocalProperty(name, value)
         self._session, self._thread = own, thread
+
+
+def all_reports(frame: DataFrame) -> list[bytes]:
+    """The reports that the job of a DataFrame makes."""
+    return [bytes(row[0]) for row in frame.collect()]
