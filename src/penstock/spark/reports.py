@@ -22,6 +22,7 @@ class PlannedReports:
     def __init__(self) -> None:
         self._session: Any = None
         self._thread = 0
+        self._sent: frozenset[str] = frozenset()
 
     def collect(self, frame: DataFrame, subtasks: int) -> list[bytes]:
         if subtasks > FETCHED_MAX:
@@ -37,10 +38,10 @@ class PlannedReports:
         thread = threading.get_ident()
         if thread == self._thread and self._session is not None and self._session.equals(own):
             return
-        for name, value in session.conf.getAll.items():
-            if name.startswith("spark"):
-                session.sparkContext.setLocalProperty(name, value)
-        self._session, self._thread = own, thread
+        settings = {name: value for name, value in session.conf.getAll.items() if name.startswith("spark")}
+        for name, value in {**dict.fromkeys(self._sent), **settings}.items():
+            session.sparkContext.setLocalProperty(name, value)  # type: ignore[arg-type]  # None takes it back
+        self._session, self._thread, self._sent = own, thread, frozenset(settings)
 
 
 def all_reports(frame: DataFrame) -> list[bytes]:
