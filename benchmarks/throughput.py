@@ -33,10 +33,10 @@ def aggregates(spark: SparkSession, verdicts: Verdicts) -> None:
         verdicts.at_least(f"{keys:,} keys, to Spark in memory", ratios["in memory"], memory_mark, "×")
         verdicts.at_least(f"{keys:,} keys, to Spark RocksDB", ratios["rocksdb"], rocksdb_mark, "×")
         if keys == 100_000:
-            # The mark is for peers as Spark's documentation has them. What state costs, the other two tell.
-            verdicts.at_least("100,000 keys, to no state", ratios["no state"], 0.95, "×")
+            # What Spark's documentation has users do is no ceiling: its logs cost more than our state.
+            verdicts.note(f"100,000 keys, to no state as Spark does it: {ratios['no state']:.2f}×")
             verdicts.note(f"100,000 keys, to no state, quick logs, collected: {ratios['collected']:.2f}×")
-            verdicts.note(f"100,000 keys, to no state, quick logs: {ratios['quick logs']:.2f}×")
+            verdicts.at_least("100,000 keys, to no state, quick logs", ratios["quick logs"], 0.95, "×")
 
 
 def _contestants(spark: SparkSession, source: Path, keys: int) -> dict[str, Callable[[], Measured]]:
