@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 import penstock as pen
 from benchmarks.session import with_settings
 from penstock.spark import logfiles, worker, workerpool
+from penstock.spark.reports import FETCHED_MAX
 from tests.spark.streams import (
     NUMBERED,
     Slow,
@@ -388,14 +389,18 @@ def payload_rows_as_read(spark: SparkSession, tmp_path: Path) -> list[dict[str, 
     return spark.read.schema(PAYLOAD).parquet(str(tmp_path / "in")).toArrow().to_pylist()
 
 
-def test_settings_of_the_session_hold_for_the_rows_before_the_pipeline(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("subtasks", [2, FETCHED_MAX + 1])
+def test_settings_of_the_session_hold_for_the_rows_before_the_pipeline(
+    spark: SparkSession, tmp_path: Path, subtasks: int
+) -> None:
     """Parsers of dates ask in the tasks which policy is set; without an answer they take Spark's default."""
     write_files(tmp_path / "in", numbered(20, 2))
     with with_settings(spark, {"spark.sql.legacy.timeParserPolicy": "LEGACY"}):
         parsed = "from_csv(concat('2026-1-', user + 1), 'day date', map('dateFormat', 'yyyy-MM-dd')).day AS day"
         rows = stream(spark, tmp_path / "in").selectExpr("user", "number", parsed)
         totals = pen.read(rows).key_by("user").aggregate(days=pen.count("day"), rows=pen.count(), name="totals")
-        finish(totals.write(paimon(tmp_path, primary_key=["user"])), checkpoint=tmp_path / "checkpoint", parallelism=2)
+        output = totals.write(paimon(tmp_path, primary_key=["user"]))
+        finish(output, checkpoint=tmp_path / "checkpoint", parallelism=subtasks)
     found = rows_in(tmp_path)
     assert sum(row["rows"] for row in found) == 40
     assert all(row["days"] == row["rows"] for row in found), "days like 2026-1-1 are dates in the old policy only"
