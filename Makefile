@@ -53,8 +53,8 @@ matrix: java setup ## every shape and rescale of the matrix on Spark; ARGS="--on
 oracle: java setup ## every operator on Spark against Spark SQL, with failures and rescaling: RUNS=10 SEED=1
 	@$(IN_ROOT) .venv/bin/python -m tests.spark.oracle_run --runs $(or $(RUNS),10) --seed $(or $(SEED),1) $(ARGS)
 
-hunt: java setup ## look for lost records under contention: RUNS=300
-	@$(IN_ROOT) .venv/bin/python -m tests.spark.hunt --runs $(or $(RUNS),300) --seed $(or $(SEED),1)
+hunt: java setup ## look for lost records under contention: RUNS=300 TALLY=/tmp/hunt.jsonl
+	@$(IN_ROOT) .venv/bin/python -m tests.spark.hunt --runs $(or $(RUNS),300) --seed $(or $(SEED),1) $(if $(TALLY),--tally $(TALLY)) $(ARGS)
 
 chaos: java setup ## random pipelines under random faults on Spark: RUNS=100, or ARGS="--seed 7" for one
 	@$(IN_ROOT) .venv/bin/python -m tests.chaos --runs $(or $(RUNS),100) $(if $(SEED),--first $(SEED)) $(ARGS)

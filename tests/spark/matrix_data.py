@@ -7,6 +7,7 @@ import random
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,10 @@ def _table(source: str, numbers: list[int], keys: list[int], times: list[int], p
     return pa.table(columns, schema=RECORD_ARROW)
 
 
+def micros_of(time: datetime) -> int:
+    return int(time.timestamp() * 1e6 + 0.5)
+
+
 @dataclass(slots=True)
 class Faults:
     """What must all be 0."""
@@ -167,9 +172,8 @@ def check_windows(faults: Faults, found: Iterable[dict[str, Any]], expected: Ite
     want: Counter[tuple[int, int]] = Counter()
     for row in expected:
         if row["number"] != FLUSH_NUMBER:
-            micros = int(row["ts"].timestamp() * 1e6 + 0.5)
-            want[(row["key"], micros // WINDOW_US * WINDOW_US)] += 1
-    have = [(row["key"], int(row["window_start"].timestamp() * 1e6 + 0.5), row["n"]) for row in found]
+            want[(row["key"], micros_of(row["ts"]) // WINDOW_US * WINDOW_US)] += 1
+    have = [(row["key"], micros_of(row["window_start"]), row["n"]) for row in found]
     faults.duplicated += len(have) - len({(key, start) for key, start, _ in have})
     faults.lost += sum((want - Counter({(key, start): n for key, start, n in have})).values())
     faults.wrong += sum(want.get((key, start)) != n for key, start, n in have)

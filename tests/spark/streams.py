@@ -136,11 +136,12 @@ def start_until(
 
 
 def take_jobs_away(spark: SparkSession, query: pen.Query) -> None:
-    """Cancels Spark's jobs, in the middle of whatever the query does, until it gives up."""
+    """Cancels the query's jobs on Spark, in the middle of whatever it does, until it gives up."""
     deadline = time.monotonic() + TIMEOUT_S
+    group = query._runner.cluster._group
     while query.is_active:
         assert time.monotonic() < deadline, "the query hangs"
-        spark.sparkContext.cancelAllJobs()
+        spark.sparkContext.cancelJobGroup(group)
         with suppress(pen.PenstockError):
             query.await_termination(0.01)
 
