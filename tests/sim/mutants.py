@@ -1,21 +1,21 @@
-"""Small deliberate faults in our own code: each must be noticed by the simulator's checkers.
+"""Small deliberate faults in our own code: each must be noticed, by the simulator's checkers or by a part's own tests.
 
 A mutant replaces one function or method while it is applied. `python -m tests.sim.mutants` runs seeds with each until
-a checker fails, and prints which seed caught which mutant, by which checker.
+a checker fails, or the tests that it names until one fails, and prints who caught which mutant.
 """
 
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import msgspec
+import pytest
 
 from penstock import task
 from penstock.channel import gate, live, scan, segment, watermarks
@@ -28,27 +28,12 @@ from penstock.store import arrowfile
 from penstock.testing.simulate import simulate
 from penstock.testing.simulate.runner import seed_pool
 from tests.sim import faulty
+from tests.sim.mutant import Mutant
+from tests.sim.mutants_of_parts import MUTANTS_OF_PARTS
 
 SEEDS_MAX = 500
-
-
-@dataclass(frozen=True)
-class Mutant:
-    """`patches` are (owner, attribute, what makes the replacement from the original)."""
-
-    name: str
-    what: str
-    patches: tuple[tuple[Any, str, faulty.Make], ...]
-
-    @contextmanager
-    def applied(self) -> Iterator[None]:
-        with ExitStack() as stack:
-            for owner, attribute, mutate in self.patches:
-                original = owner.__dict__[attribute]
-                made: Any = mutate(original.fget) if isinstance(original, property) else mutate(original)
-                made = property(made) if isinstance(original, property) else made
-                stack.enter_context(patch.object(owner, attribute, made))
-            yield
+ROOT = Path(__file__).resolve().parents[2]
+PLUGIN = "tests.sim.mutant_plugin"
 
 
 def mutant(name: str, what: str, *patches: tuple[Any, str, faulty.Make]) -> Mutant:
@@ -240,42 +225,65 @@ MUTANTS = (
 )
 
 
+ALL = (*MUTANTS, *MUTANTS_OF_PARTS)
+
+
+def named(name: str) -> Mutant:
+    return next(mutant for mutant in ALL if mutant.name == name)
+
+
 @dataclass(frozen=True)
 class Caught:
-    """The first seed that noticed a mutant; None when none did."""
+    """Who noticed a mutant: the first seed, or a test; None when nobody did."""
 
-    seed: int | None
+    by: str | None
     message: str
     real_s: float
 
 
 def hunt(mutant: Mutant, seeds: range = range(SEEDS_MAX)) -> Caught:
-    """A seed counts only if it passes without the mutant."""
     started = time.perf_counter()
+    by, message = _by_tests(mutant) if mutant.tests else _by_seeds(mutant, seeds)
+    return Caught(by, message, time.perf_counter() - started)
+
+
+def _by_seeds(mutant: Mutant, seeds: range) -> tuple[str | None, str]:
+    """A seed counts only if it passes without the mutant."""
     for seed in seeds:
         with mutant.applied():
             failure = simulate(seed).failure
         if failure is not None and simulate(seed).failure is None:
-            return Caught(seed, failure.message.partition("\n")[0], time.perf_counter() - started)
-    return Caught(None, "SURVIVED", time.perf_counter() - started)
+            return str(seed), failure.message.partition("\n")[0]
+    return None, "SURVIVED"
+
+
+def _by_tests(mutant: Mutant) -> tuple[str | None, str]:
+    """In a process of its own: a fault may leave threads behind."""
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "--no-header", "-p", "no:cacheprovider", "-p", PLUGIN]
+    run = subprocess.run(
+        [*command, "--mutant", mutant.name, *mutant.tests], capture_output=True, text=True, cwd=ROOT, check=False
+    )
+    failed = [line for line in run.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    if run.returncode == pytest.ExitCode.TESTS_FAILED and failed:
+        return "test", failed[0].partition("::")[2]
+    return None, "SURVIVED" if run.returncode == 0 else f"NOT RUN: {(run.stdout + run.stderr)[-300:]}"
 
 
 def _hunt(name: str) -> Caught:
-    return hunt(next(mutant for mutant in MUTANTS if mutant.name == name))
+    return hunt(named(name))
 
 
 def main(names: list[str]) -> int:
     """Prints the table; returns how many mutants survived."""
-    wanted = [mutant for mutant in MUTANTS if not names or mutant.name in names]
+    wanted = [mutant for mutant in ALL if not names or mutant.name in names]
     survived, started = 0, time.perf_counter()
-    print(f"{'mutant':<22} seed    time  what the checker said")
+    print(f"{'mutant':<24} seed    time  what the checker said")
     with seed_pool(os.cpu_count() or 1) as pool:
         for mutant, caught in zip(wanted, pool.imap(_hunt, [mutant.name for mutant in wanted]), strict=True):
-            survived += caught.seed is None
-            seed = "-" if caught.seed is None else caught.seed
-            print(f"{mutant.name:<22} {seed:>4} {caught.real_s:5.0f} s  {caught.message[:100]}", flush=True)
+            survived += caught.by is None
+            print(f"{mutant.name:<24} {caught.by or '-':>4} {caught.real_s:5.0f} s  {caught.message[:100]}", flush=True)
     print(
-        f"{len(wanted) - survived} of {len(wanted)} mutants caught within {SEEDS_MAX} seeds,"
+        f"{len(wanted) - survived} of {len(wanted)} mutants caught, by the simulator within {SEEDS_MAX} seeds,"
         f" {time.perf_counter() - started:.0f} s"
     )
     return survived

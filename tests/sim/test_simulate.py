@@ -14,7 +14,7 @@ import sys
 import pytest
 
 from penstock.testing.simulate import simulate
-from tests.sim.mutants import MUTANTS, hunt
+from tests.sim.mutants import ALL, hunt, main, named
 
 FIXED = range(16)
 FRESH = int(os.environ.get("PENSTOCK_SIM_FRESH", "12"))
@@ -47,24 +47,30 @@ def test_a_seed_replays_exactly() -> None:
 
 
 def test_a_failure_says_what_happened_and_how_to_see_it_again() -> None:
-    mutant = next(mutant for mutant in MUTANTS if mutant.name == "older-state-wins")
-    caught = hunt(mutant, range(20))
-    assert caught.seed is not None
+    mutant = named("older-state-wins")
+    seed = hunt(mutant, range(20)).by
+    assert seed is not None
     with mutant.applied():
-        text = simulate(caught.seed).text()
-    assert f"seed {caught.seed}: FAILED state: " in text
-    assert f"--seed {caught.seed} --trace" in text
+        text = simulate(int(seed)).text()
+    assert f"seed {seed}: FAILED state: " in text
+    assert f"--seed {seed} --trace" in text
     assert "create manifests/" in text
 
 
 @pytest.mark.parametrize("name", ["newest-segment-first", "not-durable", "sweep-needed", "no-sweep", "commit-first"])
 def test_mutants_are_noticed(name: str) -> None:
     """A sample; `make mutants` runs all of them."""
-    mutant = next(mutant for mutant in MUTANTS if mutant.name == name)
-    assert hunt(mutant, range(500)).seed is not None
+    assert hunt(named(name)).by is not None
+
+
+def test_a_random_third_of_the_mutants_is_noticed() -> None:
+    """Drawn anew each time, so that all of them have their turn."""
+    chosen = random.SystemRandom().sample([mutant.name for mutant in ALL], len(ALL) // 3)
+    print(*chosen)
+    assert main(chosen) == 0
 
 
 def test_there_are_enough_mutants_and_each_says_what_it_breaks() -> None:
-    assert len(MUTANTS) >= 25
-    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
-    assert all(mutant.what for mutant in MUTANTS)
+    assert len(ALL) >= 80
+    assert len({mutant.name for mutant in ALL}) == len(ALL)
+    assert all(mutant.what for mutant in ALL)

@@ -1,0 +1,391 @@
+"""Faults in parts that have tests of their own; `mutants.py` says what a mutant is, and applies them.
+
+Each names the test files of which one must fail while the fault is there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from penstock import task
+from penstock.channel import gate
+from penstock.engine import base, epochs, origin, savepoint
+from penstock.operators import (
+    calling,
+    closing,
+    deadletters,
+    deduplicate,
+    join_buffer,
+    lateness,
+    session_state,
+    timers,
+    top_n,
+    user_state,
+)
+from penstock.protocol import epoch, recover, scale
+from penstock.protocol import upkeep as upkeep_decisions
+from penstock.sinks import partition_done
+from penstock.sinks.paimon_upkeep import expire, merge, orphans
+from penstock.state import keyed, runs, tiers
+from penstock.store import arrowfile, local, staging
+from tests.sim import faulty
+from tests.sim.mutant import Anywhere, Mutant
+
+ENGINE = ("tests/unit/test_engine_promises.py",)
+WINDOWS = ("tests/unit/test_windows.py", "tests/unit/test_windows_engine.py", "tests/unit/test_panes.py")
+JOINS = ("tests/unit/test_join.py",)
+TIMERS = ("tests/unit/test_process_timers.py", "tests/unit/test_timer_rules.py")
+CALLS = ("tests/unit/test_map_async.py",)
+LETTERS = ("tests/unit/test_dead_letters.py",)
+STATE = ("tests/unit/test_state_runs.py", "tests/unit/test_state_keyed.py", "tests/unit/test_state_model.py")
+UPKEEP = ("tests/unit/test_upkeep_decisions.py", "tests/sinks/test_upkeep_removals.py")
+FILES = ("tests/unit/test_arrowfile.py",)
+
+
+def part(name: str, what: str, tests: tuple[str, ...], *patches: tuple[Any, str, faulty.Make]) -> Mutant:
+    return Mutant(name, what, patches, tests)
+
+
+def _first_epoch_without_barrier(original: Any) -> Any:
+    def plan(self: epochs.EpochRunner, *args: Any, **rest: Any) -> Any:
+        made = original(self, *args, **rest)
+        return made if self.pace.row_cost_s else msgspec.structs.replace(made, budget_s=None)
+
+    return plan
+
+
+def _returned(change: Callable[[Any], Any]) -> faulty.Make:
+    """The original, with something done to what it returns."""
+    return lambda original: lambda *args, **rest: change(original(*args, **rest))
+
+
+def _given(place: int, change: Callable[[Any], Any]) -> faulty.Make:
+    """The original, with something done to one of its arguments."""
+
+    def make(original: Any) -> Any:
+        def call(*args: Any, **rest: Any) -> Any:
+            changed = [change(value) if number == place else value for number, value in enumerate(args)]
+            return original(*changed, **rest)
+
+        return call
+
+    return make
+
+
+def _unranked(original: Any) -> Any:
+    return lambda self, channels, _ranks=(): original(self, channels)
+
+
+def _leaving_unordered(original: Any) -> Any:
+    def leaving(self: Any) -> Any:
+        ordered, self._ordered = self._ordered, False
+        try:
+            return original(self)
+        finally:
+            self._ordered = ordered
+
+    return leaving
+
+
+def _overwriting(_: Any) -> Any:
+    return lambda temp, full: full.write_bytes(temp.read_bytes())
+
+
+MUTANTS_OF_PARTS = (
+    # -- the engine
+    part(
+        "first-barrier",
+        "the first epoch after a start has no barrier",
+        ENGINE,
+        (epochs.EpochRunner, "_plan", _first_epoch_without_barrier),
+    ),
+    part(
+        "violations-ignored",
+        "what a report contradicts does not stop the epoch",
+        ENGINE,
+        (epochs.EpochRunner, "_check", _given(1, lambda draft: dataclasses.replace(draft, violations=()))),
+    ),
+    part(
+        "segments-unlimited",
+        "the number of segments in flight is not limited",
+        ENGINE,
+        (epoch.Facts, "over_limit", lambda _: lambda self: self.bytes_in_flight > self.max_bytes_in_flight),
+    ),
+    part(
+        "bytes-unlimited",
+        "the bytes in flight are not limited",
+        ("tests/unit/test_engine_epochs.py",),
+        (epoch.Facts, "over_limit", lambda _: lambda self: self.segments_in_flight > self.max_segments_in_flight),
+    ),
+    part(
+        "spill-not-dealt",
+        "rows that wait stay with the subtask that got them",
+        ENGINE,
+        (task._Attempt, "_open_spill", lambda _: lambda self, edge, mark: self._spill_writer(edge, mark)),
+    ),
+    part(
+        "misfit-accepted",
+        "a pipeline that does not fit its checkpoint is started",
+        ("tests/unit/test_engine_refusals.py",),
+        (base, "compare_shapes", faulty.always(())),
+    ),
+    part(
+        "dropped-uncounted",
+        "in-flight data that a user drops is not counted",
+        ("tests/unit/test_drop.py",),
+        (recover.Dropped, "__init__", lambda init: lambda self, edge, _rows, size: init(self, edge, 0, size)),
+    ),
+    part(
+        "restore-over",
+        "a restore is done into a folder with a history of its own",
+        ("tests/unit/test_restore.py", "tests/unit/test_savepoint.py"),
+        (base, "require_new", faulty.always(None)),
+    ),
+    part(
+        "restore-half",
+        "a query starts on a folder whose restore was not finished",
+        ("tests/unit/test_restore.py", "tests/unit/test_savepoint.py"),
+        (base, "require_finished", faulty.always(None)),
+    ),
+    part(
+        "restore-another",
+        "a second restore into a folder overwrites what the first one began",
+        ("tests/unit/test_restore.py", "tests/unit/test_savepoint.py"),
+        (origin, "_read", faulty.always(type("Begun", (), {"identity": "", "checkpoint": 0, "place": ""})())),
+    ),
+    part(
+        "savepoint-over",
+        "a savepoint is written into a folder that is not empty",
+        ("tests/unit/test_savepoint.py",),
+        (Anywhere(staging), "require_empty", faulty.always(None)),
+    ),
+    part(
+        "savepoint-unfinished",
+        "a savepoint counts before its last file is there",
+        ("tests/unit/test_savepoint.py",),
+        (savepoint.SavepointJob, "step", lambda step: lambda self: (step(self), None)[1]),
+    ),
+    part(
+        "scale-at-once",
+        "one busy epoch is enough to change the parallelism",
+        ("tests/unit/test_scale.py",),
+        (scale, "_hot", _returned(lambda memory: dataclasses.replace(memory, hot=memory.hot + 100))),
+    ),
+    # -- event time
+    part(
+        "late-kept",
+        "late rows are counted",
+        WINDOWS,
+        (Anywhere(lateness), "split_late", _given(3, lambda _: lambda times: np.full_like(times, 1 << 62))),
+    ),
+    part(
+        "late-too-early",
+        "rows are late a moment too early",
+        WINDOWS,
+        (
+            Anywhere(lateness),
+            "split_late",
+            _given(3, lambda deadline: lambda times: deadline(times) - 1),
+        ),
+    ),
+    part(
+        "panes-dropped-early",
+        "a part of an open window is forgotten",
+        WINDOWS,
+        (closing.Closing, "_dead_until", _returned(lambda pane: pane + 1)),
+    ),
+    part(
+        "window-left-open",
+        "the last window that is due is not closed",
+        WINDOWS,
+        (closing.Closing, "_closing_windows", _returned(lambda windows: (windows[0], windows[1] - 1))),
+    ),
+    part(
+        "sessions-apart",
+        "sessions that touch are not joined",
+        WINDOWS,
+        (Anywhere(session_state), "merged", lambda _: lambda _reducer, parts: session_state.concat(parts)),
+    ),
+    part(
+        "join-unmarked",
+        "a row of an outer join does not remember that it matched",
+        JOINS,
+        (join_buffer.JoinBuffer, "mark_matched", faulty.always(None)),
+    ),
+    part(
+        "join-forgets",
+        "a row of a join is forgotten while it may still match",
+        JOINS,
+        (join_buffer.JoinBuffer, "near", faulty.always(None)),
+    ),
+    part(
+        "duplicates-late",
+        "late rows are taken for new ones",
+        ("tests/unit/test_deduplicate.py",),
+        (
+            deduplicate._Deduplicator,
+            "_in_time",
+            lambda _: (
+                lambda self, records: (
+                    records,
+                    deduplicate.micros(records.batch.column(self._spec.event_time))[0],
+                    records.batch.slice(0, 0),
+                )
+            ),
+        ),
+    ),
+    part(
+        "duplicates-within",
+        "a duplicate at the end of its span is kept",
+        ("tests/unit/test_deduplicate.py",),
+        (deduplicate, "_kept_within", _given(4, lambda within: within - 1)),
+    ),
+    part(
+        "top-one-less",
+        "the last rank is missing",
+        ("tests/unit/test_top_n.py",),
+        (top_n, "lists_of", _given(4, lambda count: count - 1)),
+    ),
+    part(
+        "top-repeats",
+        "ranks that did not change are emitted again",
+        ("tests/unit/test_top_n.py",),
+        (top_n, "_changed", _returned(np.ones_like)),
+    ),
+    part(
+        "timer-cancelled-fires",
+        "a timer that was moved or cancelled fires all the same",
+        TIMERS,
+        (timers.TimerStore, "valid", lambda _: lambda self, entries, event: np.arange(entries.rows)),
+    ),
+    part(
+        "timer-late",
+        "a timer does not fire at its moment, only after it",
+        TIMERS,
+        (timers.Line, "due", _given(2, lambda until: until - 1)),
+    ),
+    part(
+        "timer-again",
+        "a timer that fired is not removed",
+        TIMERS,
+        (timers.Line, "remove", faulty.always(None)),
+    ),
+    part(
+        "ttl-ignored",
+        "state whose time to live is over is still there",
+        ("tests/unit/test_state_growth.py", *TIMERS, "tests/unit/test_batch_process.py"),
+        (Anywhere(user_state), "alive", lambda _: lambda stored, field, _now: stored.column(field.name)),
+    ),
+    part(
+        "ttl-not-renewed",
+        "state that is written again does not live anew",
+        ("tests/unit/test_state_growth.py", *TIMERS, "tests/unit/test_batch_process.py"),
+        (Anywhere(user_state), "with_expiry", _given(3, lambda flags: [np.zeros_like(part) for part in flags])),
+    ),
+    # -- calls, dead letters, inputs in turn
+    part(
+        "calls-forgotten",
+        "calls that the barrier interrupted are not repeated",
+        CALLS,
+        (calling.CallOperator, "unfinished", faulty.always([])),
+    ),
+    part(
+        "calls-overtake",
+        "results of ordered calls leave as they come",
+        CALLS,
+        (calling.CallOperator, "_leaving", _leaving_unordered),
+    ),
+    part("letters-lost", "dead letters are not written", LETTERS, (deadletters.Letters, "take", faulty.always([]))),
+    part(
+        "letters-doubled",
+        "dead letters are written twice",
+        LETTERS,
+        (deadletters.Letters, "take", _returned(lambda sides: [*sides, *sides])),
+    ),
+    part(
+        "no-hold-back",
+        "an input that is to wait for others does not",
+        ("tests/unit/test_connect.py",),
+        (gate.Gate, "__init__", _unranked),
+    ),
+    part(
+        "broadcast-cut",
+        "the barrier cuts broadcast rows differently in each subtask",
+        ("tests/unit/test_connect.py", "tests/unit/test_broadcast_maps.py"),
+        (gate.Channel, "obliged", lambda _: lambda self: False),
+    ),
+    # -- state
+    part("deleted-lives", "deleted state is found again", STATE, (runs, "_alive", lambda _: lambda hit: hit)),
+    part(
+        "older-rows-stay",
+        "rows of state that were replaced stay when files are merged",
+        STATE,
+        (Anywhere(runs), "superseded", lambda _: lambda orders, keys, rows: np.zeros(len(orders), np.bool_)),
+    ),
+    part(
+        "expired-stays",
+        "state that has expired is never dropped from files",
+        ("tests/unit/test_state_growth.py", *STATE),
+        (keyed.KeyedState, "_without_expired", lambda _: lambda self, run, drop_deleted: run),
+    ),
+    part(
+        "never-merged",
+        "files of state are never merged",
+        ("tests/unit/test_state_tiers.py", "tests/unit/test_state_growth.py"),
+        (Anywhere(tiers), "tiers_to_merge", faulty.always(0)),
+    ),
+    # -- tables
+    part(
+        "own-commit-expired",
+        "the snapshot that proves a query's commits is expired",
+        UPKEEP,
+        (
+            Anywhere(upkeep_decisions),
+            "first_kept",
+            lambda original: lambda *args, **rest: original(*args, **{**rest, "users": ()}),
+        ),
+    ),
+    part(
+        "pins-expired",
+        "files that tags and branches need are removed",
+        ("tests/sinks/test_upkeep_removals.py",),
+        (expire.Pins, "spare", lambda _: lambda self, doomed: doomed),
+    ),
+    part(
+        "pending-is-orphan",
+        "files that wait for their commit are removed as orphans",
+        ("tests/sinks/test_upkeep_removals.py",),
+        (Anywhere(orphans), "find_orphans", _given(1, lambda _: lambda: ())),
+    ),
+    part(
+        "removed-files-back",
+        "merged manifests list files again that were removed",
+        ("tests/sinks/test_upkeep_rewrites.py",),
+        (merge, "cancel", lambda _: lambda entries: [entry for entry in entries if entry.kind == 0]),
+    ),
+    part(
+        "partition-done-early",
+        "a partition is marked as done while rows may still come",
+        ("tests/sinks/test_paimon_listeners.py",),
+        (partition_done.PartitionDone, "is_due", faulty.always(True)),
+    ),
+    # -- files
+    part("checksum-ignored", "damaged bytes are read", FILES, (arrowfile.ArrowFile, "_verify", faulty.always(None))),
+    part(
+        "gap-ignored",
+        "bytes between the parts of a file are outside of every checksum",
+        FILES,
+        (arrowfile.ArrowFile, "_check_coverage", faulty.always(None)),
+    ),
+    part(
+        "create-overwrites",
+        "a name that is taken is written again",
+        ("tests/unit/test_store.py",),
+        (local, "_link", _overwriting),
+    ),
+)
