@@ -42,11 +42,15 @@ class SparkCluster:
         self._works: dict[str, Work] = {}
         self._functions: dict[str, Column] = {}
         self._planned = PlannedReports()
+        self._handed_over: int | None = None
 
     @property
     def slots(self) -> int:
         with jvm_calls():
             return int(self._context.defaultParallelism)
+
+    def handed_over(self) -> int | None:
+        return self._handed_over
 
     def run(self, job: StageJob) -> list[SubtaskReport]:
         plan = job.plan
