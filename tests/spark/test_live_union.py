@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -10,6 +14,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 import penstock as pen
+from penstock.channel.live import LiveInputs
+from penstock.errors import ConservationError
+from penstock.spark import counts
+from penstock.spark.reports import FETCHED_MAX
 from tests.spark.streams import NUMBERED, epochs, finish, numbered, paimon, rows_in, stream, write_files
 
 SIZED = "user bigint, number bigint, pad binary"
@@ -68,3 +76,111 @@ def test_a_union_that_the_barrier_cuts_loses_no_row(spark: SparkSession, tmp_pat
     # Numbers of the second table go on with those of the first, so a user's numbers are 7 apart over both.
     found = {row["user"]: (row["n"], row["total"]) for row in rows_in(tmp_path)}
     assert found == {user: (len(mine), sum(mine)) for user, mine in wanted.items()}
+
+
+# -- the count that does not depend on our readers ---------------------------------------------------------------------
+
+
+class Spy:
+    """What Spark counted as written and as read for each job, and what was delivered."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.seen: list[tuple[int, int | None, int]] = []
+        original = counts.handed_over
+
+        def handed_over(
+            written: int, delivered: int, run_again: Callable[[], bool], read: Callable[[], int | None]
+        ) -> int | None:
+            self.seen.append((written, read(), delivered))
+            return original(written, delivered, run_again, read)
+
+        monkeypatch.setattr(counts, "handed_over", handed_over)
+
+
+def one_stage(left: pen.Stream, right: pen.Stream, tmp_path: Path) -> list[pen.Output]:
+    return [left.union(right).write(paimon(tmp_path))]
+
+
+def two_stages(left: pen.Stream, right: pen.Stream, tmp_path: Path) -> list[pen.Output]:
+    """Not planned with the stream: each has a job of its own for every micro-batch."""
+    return [left.write(paimon(tmp_path)), right.write(paimon(tmp_path, "shop.other"))]
+
+
+@pytest.mark.parametrize(("outputs", "rows_of_a_job"), [(one_stage, 4000), (two_stages, 2000)])
+@pytest.mark.parametrize("parallelism", [1, FETCHED_MAX + 1])
+def test_spark_counts_the_rows_that_were_delivered(
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    outputs: Callable[..., list[pen.Output]],
+    rows_of_a_job: int,
+    parallelism: int,
+) -> None:
+    spy = Spy(monkeypatch)
+    left, right = two_sources(spark, tmp_path, 2000, files=3)
+    finish(*outputs(left, right, tmp_path), checkpoint=tmp_path / "ckpt", parallelism=parallelism)
+    jobs = 3 if outputs is one_stage else 6
+    assert spy.seen == [(rows_of_a_job, rows_of_a_job, rows_of_a_job)] * jobs
+
+
+def dying(folder: Path, times: int) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+    """Ends its worker at the first call, so many times."""
+
+    def work(batch: pa.RecordBatch) -> pa.RecordBatch:
+        for number in range(times):
+            with suppress(FileExistsError):
+                (folder / f"died-{number}").touch(exist_ok=False)
+                os._exit(1)
+        return batch
+
+    return work
+
+
+@pytest.mark.parametrize("deaths", [1, 4])
+def test_tasks_that_are_run_again_do_not_look_like_lost_rows(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deaths: int
+) -> None:
+    """Four deaths of a task end the job, and the epoch is tried again."""
+    spy = Spy(monkeypatch)
+    left, right = two_sources(spark, tmp_path, 1000, files=2)
+    output = left.union(right).map_batches(dying(tmp_path, deaths), NUMBERED).write(paimon(tmp_path))
+    finish(output, checkpoint=tmp_path / "ckpt", parallelism=1)
+    assert numbers_in(tmp_path) == list(range(4000))
+    assert [(read, delivered) for _, read, delivered in spy.seen] == [(2000, 2000)] * 2
+
+
+def saboteur(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Makes the reader of its own subtask overlook the next batch, which it then does not count either."""
+    read = LiveInputs._read
+
+    def skipping(self: LiveInputs) -> bool:
+        LiveInputs._read = read  # type: ignore[method-assign]  # the worker goes on to other tests
+        next(self._batches, None)
+        return read(self)
+
+    if read.__name__ != "skipping":
+        LiveInputs._read = skipping  # type: ignore[method-assign]
+    return batch
+
+
+def test_a_reader_that_overlooks_rows_stops_the_query(spark: SparkSession, tmp_path: Path) -> None:
+    left, right = two_sources(spark, tmp_path, 60_000)
+    output = left.union(right).map_batches(saboteur, NUMBERED).write(paimon(tmp_path))
+    with pytest.raises(ConservationError, match=r"subtask 0: 60000 live rows delivered, \d+ accepted"):
+        finish(output, checkpoint=tmp_path / "ckpt", parallelism=1)
+
+
+@pytest.mark.parametrize("missing", [1, -1])
+def test_rows_that_only_spark_knows_of_stop_the_query(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: int
+) -> None:
+    of = counts.ExchangeCounts.of
+
+    def other(self: counts.ExchangeCounts, plan: Any, name: str) -> int | None:
+        found = of(self, plan, name)
+        return None if found is None else found + missing
+
+    monkeypatch.setattr(counts.ExchangeCounts, "of", other)
+    left, right = two_sources(spark, tmp_path, 100)
+    with pytest.raises(ConservationError, match=f"{200 + missing} live rows handed over by the cluster, 200 delivered"):
+        finish(left.union(right).write(paimon(tmp_path)), checkpoint=tmp_path / "ckpt", parallelism=2)

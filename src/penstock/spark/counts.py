@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from penstock.engine.cluster import OfferedBatch
 
-_WRITTEN, _READ = "shuffleRecordsWritten", "recordsRead"
+WRITTEN, READ = "shuffleRecordsWritten", "recordsRead"
 _DEPTH_MAX = 20
 """Our exchange is a few nodes below the root; the user's own are below it."""
 
@@ -31,17 +31,14 @@ class ExchangeCounts:
     def __init__(self) -> None:
         self._path: tuple[str, ...] = ()
 
-    def of(self, plan: Any) -> tuple[int, int] | None:
-        """Rows written and rows read so far; None where there is no exchange, or Spark keeps it differently."""
+    def of(self, plan: Any, name: str) -> int | None:
+        """Rows written or read so far; None, with a warning, where Spark keeps it differently."""
         try:
             with suppress(Py4JError):  # another place, or none known yet
-                return _values(_metrics_at(plan, self._path))
-            found = _find(plan)
-            if found is None:
-                return None
-            self._path = found
-            return _values(_metrics_at(plan, found))
-        except Py4JError as error:
+                return _value_at(plan, self._path, name)
+            self._path = _find(plan)
+            return _value_at(plan, self._path, name)
+        except (Py4JError, AttributeError) as error:  # AttributeError: the plan is null
             log.warning("Spark's own count of rows cannot be read, so only Penstock's is checked: %s", error)
             return None
 
@@ -60,15 +57,22 @@ class JobCounts:
         exchange = self._exchanges.setdefault(stage, ExchangeCounts())
         planned, job = stage in batch.planned_for, (stage, int(batch.batch_id))
         again, self._last = planned and job == self._last, job
+
+        def rows(name: str) -> int | None:
+            return exchange.of(self._plan(batch, reports, planned=planned), name)
+
         # The stream's own plan is the same when an epoch is tried again, so its counts go on.
-        before = exchange.of(self._plan(batch, reports, planned=planned)) if again else None
+        before = rows(READ) if again else 0
+
+        def read() -> int | None:
+            now = rows(READ)
+            return None if now is None or before is None else now - before
 
         def count(delivered: int) -> int | None:
-            found = exchange.of(self._plan(batch, reports, planned=planned))
-            if found is None:
+            written = rows(WRITTEN)
+            if written is None:
                 return None
-            written, read = found[0], found[1] - (0 if before is None else before[1])
-            return handed_over(written, read, delivered, lambda: again or self._tasks_run_again())
+            return handed_over(written, delivered, lambda: again or self._tasks_run_again(), read)
 
         return count
 
@@ -76,7 +80,8 @@ class JobCounts:
         if not planned:
             return reports._jdf.queryExecution().executedPlan()  # noqa: SLF001 - no public way to a plan's metrics
         streams = self._spark._jsparkSession.streams()  # noqa: SLF001
-        return streams.get(batch.query_id).streamingQuery().lastExecution().executedPlan()
+        query = streams.get(batch.query_id)
+        return None if query is None else query.streamingQuery().lastExecution().executedPlan()
 
     def _tasks_run_again(self) -> bool:
         return tasks_run_again(self._spark.sparkContext, self._group)
@@ -89,20 +94,17 @@ _STEPS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def _metrics_at(plan: Any, path: tuple[str, ...]) -> Any:
+def _value_at(plan: Any, path: tuple[str, ...], name: str) -> int:
     for step in path:
         plan = _STEPS[step](plan)
-    return plan.metrics()
+    return int(plan.metrics().apply(name).value())
 
 
-def _values(metrics: Any) -> tuple[int, int]:
-    return int(metrics.apply(_WRITTEN).value()), int(metrics.apply(_READ).value())
-
-
-def _find(plan: Any) -> tuple[str, ...] | None:
+def _find(plan: Any) -> tuple[str, ...]:
+    """The way down to the topmost exchange, or to where none was found."""
     path: list[str] = []
     for _ in range(_DEPTH_MAX):
-        if plan.metrics().contains(_WRITTEN):
+        if plan.metrics().contains(WRITTEN):
             return tuple(path)
         name = str(plan.nodeName())
         step = "executedPlan" if name == "AdaptiveSparkPlan" else "plan" if "QueryStage" in name else "child"
@@ -110,22 +112,20 @@ def _find(plan: Any) -> tuple[str, ...] | None:
             break
         path.append(step)
         plan = _STEPS[step](plan)
-    return None
+    return tuple(path)
 
 
-def handed_over(written: int, read: int, delivered: int, run_again: Callable[[], bool]) -> int:
-    """The count that the rows that were delivered have to match.
+def handed_over(
+    written: int, delivered: int, run_again: Callable[[], bool], read: Callable[[], int | None]
+) -> int | None:
+    """The count that the rows that were delivered have to match. Only a doubt costs more calls into the JVM.
 
-    >>> handed_over(10, 10, 10, lambda: False), handed_over(10, 9, 10, lambda: False)
-    (10, 9)
-    >>> handed_over(14, 10, 10, lambda: True), handed_over(14, 10, 10, lambda: False)
+    >>> handed_over(10, 10, lambda: False, lambda: 99), handed_over(14, 10, lambda: False, lambda: 10)
     (10, 14)
-    >>> handed_over(9, 10, 10, lambda: True)
-    9
+    >>> handed_over(14, 10, lambda: True, lambda: 10), handed_over(9, 10, lambda: True, lambda: 10)
+    (10, 9)
     """
-    if read != delivered or (written > delivered and run_again()):
-        return read
-    return written
+    return read() if written > delivered and run_again() else written
 
 
 def tasks_run_again(context: SparkContext, group: str) -> bool:
