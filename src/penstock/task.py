@@ -21,7 +21,7 @@ from penstock.channel.barrier import GATHERED_ROWS, MAX_SLICE_ROWS, Barrier, Sli
 from penstock.channel.gate import Channel, Gate, as_records
 from penstock.channel.hashing import hash_columns
 from penstock.channel.lanes import Dealer, DealingWriter, spread_lanes
-from penstock.channel.live import LiveInputs, LiveRows, RowsWriter, gathered
+from penstock.channel.live import LiveInputs, LiveRows, RowsWriter
 from penstock.channel.reader import PrefetchingReader
 from penstock.channel.segment import HASH_COLUMN, ExchangeWriter, SegmentWriter, edge_schema
 from penstock.channel.watermarks import ChannelWatermarks
@@ -135,7 +135,7 @@ class _Attempt:
     ) -> None:
         self._stage, self._plan, self._mine = stage, plan, mine
         self._store, self._limits, self._attempt = store, limits, attempt
-        self._undo, self._closing = undo, closing
+        self._undo, self._closing, self._live = undo, closing, live
         self._states = {table.name: self._open_state(table) for table in stage.tables}
         self._operators: list[Operator] = [node.spec.build(self._context(node.spec)) for node in stage.nodes]
         self._exchanges = {edge.name: self._open_exchange(edge) for edge in stage.outputs}
@@ -234,12 +234,11 @@ class _Attempt:
         rows = None
         inputs = live if plan.live else None
         if inputs is not None or self._stage.head.holds:
-            batches = iter(()) if inputs is None else inputs.batches_of(edge.name)
-            batches = gathered(batches) if self._stage.head.gathers else batches
-            spill = partial(self._open_spill, edge)
-            rows = LiveRows(batches, edge_schema(edge.schema), spill, self._mine.arrival_watermark, edge.event_time)
+            spill, gathers = partial(self._open_spill, edge), self._stage.head.gathers
+            watermark = self._mine.arrival_watermark
+            rows = LiveRows(edge_schema(edge.schema), spill, watermark, edge.event_time, gathers=gathers)
             if inputs is not None:
-                inputs.on_overflow(edge.name, rows.put_away)
+                inputs.attach(edge.name, rows)
         watermarks = None
         if edge.timed:
             watermarks = ChannelWatermarks(self._mine.groups, plan.reads, plan.watermark, broadcast=edge.broadcast)
@@ -354,6 +353,8 @@ class _Attempt:
 
     def spill(self) -> tuple[InputReport, ...]:
         """Live rows behind the barrier become in-flight data; without a barrier nothing is written (A3)."""
+        if self._live is not None:
+            self._live.drain()  # before any channel ends: what is read for the last one may belong to the first
         return tuple(channel.spill() for channel in self.gate.channels)
 
     def _open_spill(self, edge: Edge, watermark: int | None) -> RowsWriter:

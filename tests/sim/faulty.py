@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 from typing import Any
 from unittest.mock import patch
 
@@ -288,3 +289,15 @@ def no_drain(original: Any) -> Any:
         return protocol_epoch.Wait("tired") if isinstance(action, protocol_epoch.Drain) else action
 
     return decide
+
+
+def overlooking(read: Any) -> Any:
+    """Every third batch of a stream with several edges."""
+    calls = count()
+
+    def skipping(self: Any) -> Any:
+        if len(self._inputs) > 1 and next(calls) % 3 == 2:
+            next(self._batches, None)
+        return read(self)
+
+    return skipping

@@ -53,6 +53,23 @@ MUTANTS = (
     ),
     mutant("spans-joined", "spans are joined though their cursors differ", (advance, "_joined", faulty.joined_anyhow)),
     mutant("no-spill", "live rows behind the barrier are not written", (live.LiveRows, "_write", faulty.always(None))),
+    mutant(
+        "overlooked-batch",
+        "a reader overlooks a batch of the stream and does not count it",
+        (live.LiveInputs, "_read", lambda read: lambda self: (next(self._batches, None), read(self))[1]),
+    ),
+    mutant(
+        "stream-not-drained",
+        "an epoch ends before its stream does",
+        (live.LiveInputs, "drain", lambda _: lambda self: setattr(self, "ended", True)),
+    ),
+    mutant(
+        "overlooked-uncounted",
+        "a reader overlooks a batch of a mixed stream, and nobody compares what was delivered",
+        (live.LiveInputs, "_read", faulty.overlooking),
+        (advance, "misdelivered", faulty.always(())),
+        (advance, "miscounted", faulty.always(())),
+    ),
     mutant("floor-range", "subtasks' boundaries are rounded the other way", (plan, "range_of", faulty.floor_range)),
     mutant(
         "other-hash",

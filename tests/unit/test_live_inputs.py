@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -10,8 +12,9 @@ import pytest
 
 from penstock.channel.hashing import hash_columns
 from penstock.channel.lanes import BLOCK_ROWS, Dealer, spread
-from penstock.channel.live import GATHERED_BYTES, LiveRows, MixedInputs, gathered, hashed
+from penstock.channel.live import GATHERED_BYTES, LiveInputs, LiveRows, hashed
 from penstock.channel.segment import HASH_COLUMN, edge_schema
+from penstock.errors import ConservationError
 from penstock.protocol.keygroups import groups_of, range_of
 
 LEFT = pa.schema([("n", pa.int64())])
@@ -40,15 +43,39 @@ class Writer:
         return []
 
 
-def opened(batches: list[pa.RecordBatch], bytes_max: int) -> tuple[list[LiveRows], list[Writer]]:
-    inputs = MixedInputs(iter(batches), ["left", "right"], bytes_max)
+def opened(
+    batches: list[pa.RecordBatch], bytes_max: int, *, in_turn: bool = False, gathers: bool = False
+) -> tuple[LiveInputs, list[LiveRows], list[Writer]]:
+    inputs = LiveInputs.mixed(iter(batches), ["left", "right"], bytes_max)
     writers = [Writer(), Writer()]
     rows = []
     for edge, schema, writer in zip(("left", "right"), (LEFT, RIGHT), writers, strict=True):
-        live = LiveRows(inputs.batches_of(edge), edge_schema(schema), lambda _, writer=writer: writer)
-        inputs.on_overflow(edge, live.put_away)
+        live = LiveRows(edge_schema(schema), lambda _, writer=writer: writer, gathers=gathers)
+        inputs.attach(edge, live)
+        live.in_turn = in_turn
         rows.append(live)
-    return rows, writers
+    return inputs, rows, writers
+
+
+def single(batches: list[pa.RecordBatch], schema: pa.Schema, **options: Any) -> tuple[LiveInputs, LiveRows]:
+    inputs, rows = LiveInputs.single(iter(batches), "edge"), LiveRows(schema, lambda _: Silent(), **options)
+    inputs.attach("edge", rows)
+    return inputs, rows
+
+
+def taken(live: LiveRows) -> list[int]:
+    """Everything that can be taken now."""
+    found: list[int] = []
+    while (batch := live.peek()) is not None:
+        found += numbers(batch)
+        live.advance(batch.num_rows)
+    return found
+
+
+def end(inputs: LiveInputs, rows: list[LiveRows]) -> None:
+    inputs.drain()
+    for live in rows:
+        live.spill()
 
 
 def numbers(batch: pa.RecordBatch | None) -> list[int]:
@@ -56,48 +83,110 @@ def numbers(batch: pa.RecordBatch | None) -> list[int]:
 
 
 def test_each_input_gets_its_own_rows_in_order() -> None:
-    rows = [(n % 3 == 0, n) for n in range(30)]
-    (left, right), writers = opened(
-        [mixed([(int(p), n) for p, n in rows[k : k + 7]]) for k in range(0, 30, 7)], 1 << 20
-    )
-    seen: dict[int, list[int]] = {0: [], 1: []}
-    for number, live in enumerate((right, left)):
-        while (batch := live.peek()) is not None:
-            seen[number] += numbers(batch)
-            assert batch.schema.equals(edge_schema(RIGHT if live is right else LEFT))
-            live.advance(batch.num_rows)
-    assert seen[0] == [n for p, n in rows if p]
-    assert seen[1] == [n for p, n in rows if not p]
-    assert left.spill() is None
-    assert right.spill() is None
+    rows = [(int(n % 3 == 0), n) for n in range(30)]
+    inputs, (left, right), writers = opened([mixed(rows[k : k + 7]) for k in range(0, 30, 7)], 1 << 20)
+    for live, port, schema in ((right, 1, RIGHT), (left, 0, LEFT)):
+        batch = live.peek()
+        assert batch is not None
+        assert batch.schema.equals(edge_schema(schema))
+        assert taken(live) == [n for p, n in rows if p == port]
+    end(inputs, [left, right])
     assert not writers[0].numbers
+    assert not writers[1].numbers
     assert left.accepted + right.accepted == 30
 
 
 def test_an_input_that_is_left_behind_goes_to_a_segment_from_there_on() -> None:
     """A8: rows in hand and rows that waited come before the rest; memory is bounded."""
     batches = [mixed([(0, n), (1, 100 + n)]) for n in range(50)]
-    (left, right), (_, writer) = opened(batches, bytes_max=200)
-    batch = right.peek()
-    assert numbers(batch) == [100]
-    while (batch := left.peek()) is not None:
-        left.advance(batch.num_rows)
+    inputs, (left, right), (_, writer) = opened(batches, bytes_max=200)
+    assert numbers(right.peek()) == [100]
+    assert taken(left) == list(range(50))
     assert right.peek() is None, "nothing more in this epoch"
-    assert right.spill() is writer
+    assert right.left_behind
+    end(inputs, [left, right])
     assert writer.numbers == [100 + n for n in range(50)]
     assert (right.accepted, right.consumed, left.consumed) == (50, 0, 50)
 
 
 def test_rows_consumed_before_the_overflow_are_not_written() -> None:
     batches = [mixed([(1, n) for n in range(4)]), *[mixed([(0, n), (1, 10 + n)]) for n in range(40)]]
-    (left, right), (_, writer) = opened(batches, bytes_max=200)
+    inputs, (left, right), (_, writer) = opened(batches, bytes_max=200)
     right.peek()
     right.advance(3)
-    while (batch := left.peek()) is not None:
-        left.advance(batch.num_rows)
-    right.spill()
+    assert len(taken(left)) == 40
+    end(inputs, [left, right])
     assert writer.numbers == [3, *range(10, 50)]
     assert right.consumed == 3
+
+
+def test_an_input_in_turn_is_taken_first_instead_of_being_left_behind() -> None:
+    """Blocks of one edge, each far larger than what may wait: where nothing is cut, nothing is written (A3)."""
+    blocks = [(port, range(1000 * k, 1000 * (k + 1))) for k, port in enumerate([0, 1, 0, 1])]
+    batches = [mixed([(port, n) for n in block[k : k + 10]]) for port, block in blocks for k in range(0, 1000, 10)]
+    inputs, (left, right), writers = opened(batches, bytes_max=500, in_turn=True)
+    found: list[list[int]] = [[], []]
+    most = 0
+    while not inputs.ended:
+        for port, live in enumerate((left, right)):
+            batch = live.peek()
+            if batch is not None:
+                found[port] += numbers(batch)
+                live.advance(batch.num_rows)
+            most = max(most, live.bytes_waiting)
+    found[0] += taken(left)
+    found[1] += taken(right)
+    end(inputs, [left, right])
+    assert found == [[n for port, block in blocks if port == mine for n in block] for mine in (0, 1)]
+    assert writers[0].numbers == writers[1].numbers == []
+    assert most <= 500 + max(batch.nbytes for batch in batches)
+
+
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("in_turn", [False, True])
+def test_the_rest_of_the_stream_is_written_though_all_inputs_have_too_much(first: int, in_turn: bool) -> None:
+    """A record larger than every limit: nobody may stop reading while rows are left."""
+    batches = [mixed([((first + n) % 2, n)]) for n in range(40)]
+    inputs, rows, writers = opened(batches, bytes_max=0, in_turn=in_turn)
+    batch = rows[0].peek()
+    end(inputs, rows)
+    assert [writer.numbers for writer in writers] == [[n for n in range(40) if (first + n) % 2 == p] for p in (0, 1)]
+    assert [live.accepted for live in rows] == [20, 20]
+    assert (batch is None) == (first == 1 and in_turn), "rows of the other input have to be taken first"
+
+
+def test_gathered_rows_stay_in_front_of_what_is_left_behind_later() -> None:
+    batches = [mixed([(0, n), (1, n)]) for n in range(100)]
+    inputs, (left, right), (_, writer) = opened(batches, bytes_max=400, gathers=True)
+    right.in_turn = True
+    first = left.peek()
+    assert 1 < len(numbers(first)) < 100, "as many as came until the other one had enough"
+    right.in_turn = False
+    assert numbers(right.peek())[:5] == [0, 1, 2, 3, 4]
+    end(inputs, [left, right])
+    assert writer.numbers == list(range(100))
+    assert left.accepted == 100
+
+
+def test_an_epoch_does_not_end_before_its_stream() -> None:
+    inputs, (left, right), _ = opened([mixed([(0, 1), (1, 2)])] * 3, bytes_max=1 << 20)
+    left.peek()
+    with pytest.raises(AssertionError, match="the stream has more rows"):
+        left.spill()
+    inputs.drain()
+    left.spill()
+    with pytest.raises(ConservationError, match="1 live rows came after"):
+        left.take_in(mixed([(0, 1)]))
+    right.spill()
+
+
+def test_rows_without_an_input_are_never_ignored() -> None:
+    for number in (2, 7, -1, None):
+        batch = mixed([(0, 1), (1, 2)])
+        odd = batch.set_column(0, "port", pa.array([0, number], pa.int32()))
+        inputs, _, _ = opened([odd], 100)
+        with pytest.raises((ValueError, KeyError, IndexError, TypeError, pa.ArrowInvalid)):
+            inputs.drain()
 
 
 @pytest.mark.parametrize("column", [pa.timestamp("us", "UTC"), pa.timestamp("us"), pa.timestamp("ms")])
@@ -106,8 +195,8 @@ def test_the_largest_event_time_counts_rows_that_nobody_processed(column: pa.Dat
     unit = 1000 if "ms" in str(column) else 1
     times = pa.array([3000 // unit, None, 9000 // unit, 5000 // unit], pa.int64()).cast(column)
     batch = pa.RecordBatch.from_arrays([times, pa.array([0] * 4, pa.int64())], ["ts", HASH_COLUMN])
-    live = LiveRows(iter([batch]), edge_schema(schema), lambda _: Silent(), event_time="ts")
-    live.spill()
+    inputs, live = single([batch], edge_schema(schema), event_time="ts")
+    end(inputs, [live])
     assert live.max_event_time == 9000
 
 
@@ -134,6 +223,13 @@ def test_lanes_are_spread_from_the_beginning() -> None:
     assert Counter(lane // 32 for lane in spread(128)[:4]) == {0: 1, 1: 1, 2: 1, 3: 1}
 
 
+def gathered(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    _, live = single(batches, batches[0].schema if batches else LEFT, gathers=True)
+    while (batch := live.peek()) is not None:
+        yield batch
+        live.advance(batch.num_rows)
+
+
 @pytest.mark.parametrize(
     ("sizes", "gathered_sizes"),
     [
@@ -149,7 +245,7 @@ def test_gathered_rows_keep_their_order_and_are_not_too_many(sizes: list[int], g
     batches = [
         pa.record_batch({"n": np.arange(start, start + size)}) for start, size in zip(starts, sizes, strict=False)
     ]
-    found = list(gathered(iter(batches)))
+    found = list(gathered(batches))
     assert [batch.num_rows for batch in found] == gathered_sizes
     assert [n for batch in found for n in batch["n"].to_pylist()] == list(range(sum(sizes)))
 
@@ -157,7 +253,7 @@ def test_gathered_rows_keep_their_order_and_are_not_too_many(sizes: list[int], g
 def test_wide_rows_are_gathered_up_to_a_number_of_bytes() -> None:
     """D3."""
     batches = [pa.record_batch({"pad": [b"x" * (1 << 20)]}) for _ in range(20)]
-    found = list(gathered(iter(batches)))
+    found = list(gathered(batches))
     assert sum(batch.num_rows for batch in found) == 20
     assert max(batch.nbytes for batch in found) <= GATHERED_BYTES
     assert len(found) < 5
@@ -166,10 +262,10 @@ def test_wide_rows_are_gathered_up_to_a_number_of_bytes() -> None:
 def test_rows_that_come_without_a_hash_get_the_one_that_spark_would_send() -> None:
     """The hashes are Spark's own `xxhash64` of these keys."""
     batch = pa.record_batch({"n": pa.array([0, 1, None], pa.int64()), "day": pa.array([0, 1, 2], pa.date32())})
-    (with_hash,) = hashed(iter([batch]), ["n"])
+    with_hash = hashed(batch, ["n"])
     assert with_hash.schema.names == ["n", "day", HASH_COLUMN]
     assert with_hash.column(HASH_COLUMN).to_pylist() == [-5252525462095825812, -7001672635703045582, 42]
-    (by_two,) = hashed(iter([batch]), ["day", "n"])
+    by_two = hashed(batch, ["day", "n"])
     assert by_two.column(HASH_COLUMN).to_pylist() == hash_columns([batch["day"], batch["n"]]).tolist()
 
 
@@ -184,8 +280,9 @@ def test_times_are_taken_whatever_zone_they_are_said_in() -> None:
             HASH_COLUMN: pa.array([0, 0], pa.int64()),
         }
     )
-    taken = LiveRows(iter([batch]), schema, lambda _: Writer()).peek()
-    assert taken is not None
-    assert taken.schema.types == schema.types
-    assert taken.column(0).cast(pa.int64()).to_pylist() == [1, None]
-    assert taken.column(1).cast(pa.struct([("at", pa.int64())])).to_pylist() == [{"at": 5}, None]
+    _, live = single([batch], schema)
+    rows = live.peek()
+    assert rows is not None
+    assert rows.schema.types == schema.types
+    assert rows.column(0).cast(pa.int64()).to_pylist() == [1, None]
+    assert rows.column(1).cast(pa.struct([("at", pa.int64())])).to_pylist() == [{"at": 5}, None]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.channel.gate import Channel, Held
-from penstock.channel.live import LiveRows
+from penstock.channel.live import LiveInputs, LiveRows
 from penstock.channel.reader import PrefetchingReader
 from penstock.channel.watermarks import ChannelWatermarks
 from penstock.protocol.keygroups import KeyGroupRange
@@ -35,6 +37,14 @@ class Written:
         return [number for batch in self.batches for number in batch.column("number").to_pylist()]
 
 
+def live_rows_of(
+    batches: list[pa.RecordBatch], open_writer: Callable[[int | None], Written], watermark: int | None = None
+) -> tuple[LiveInputs, LiveRows]:
+    inputs, rows = LiveInputs.single(iter(batches), "edge"), LiveRows(SCHEMA, open_writer, watermark)
+    inputs.attach("edge", rows)
+    return inputs, rows
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(segments, min_size=1, max_size=3),
@@ -59,7 +69,8 @@ def test_slices_given_back_are_read_again_in_order(
         return opened[-1]
 
     reader = PrefetchingReader(store, spans, GROUPS)
-    channel = Channel("edge", reader, LiveRows(iter([live]), SCHEMA, open_writer))
+    inputs, rows = live_rows_of([live], open_writer)
+    channel = Channel("edge", reader, rows)
     taken: list[Held] = []
     for size in sizes:
         held = channel.take_held(size)
@@ -67,6 +78,7 @@ def test_slices_given_back_are_read_again_in_order(
             break
         taken.append(held)
     channel.rewind(taken[kept:])
+    inputs.drain()
     report = channel.spill()
     channel.close()
     done = [n for held in taken[:kept] for n in held.batch.column("number").to_pylist()]
@@ -94,15 +106,13 @@ def test_rows_put_back_are_written_in_front_of_live_ones_with_their_own_watermar
 
     store = MemoryStore()
     span = store_batches(store, [[1, 2, 3, 4]])
-    channel = Channel(
-        "edge",
-        PrefetchingReader(store, [span], GROUPS),
-        LiveRows(iter([batch_of(100, [1, 1, 1])]), SCHEMA, open_writer, watermark=50),
-    )
+    inputs, rows = live_rows_of([batch_of(100, [1, 1, 1])], open_writer, watermark=50)
+    channel = Channel("edge", PrefetchingReader(store, [span], GROUPS), rows)
     first, second = channel.take_held(10), channel.take_held(1)
     assert first is not None
     assert second is not None
     channel.put_back([first.batch.take(pa.array(np.array([1, 3])))], 20)
+    inputs.drain()
     report = channel.spill()
     channel.close()
     assert [writer.watermark for writer in opened] == [20]

@@ -67,10 +67,25 @@ class Channel:
         self._recovering = batch is not None
         return batch
 
+    def come_up(self) -> None:
+        """This input may be taken now; once its recovered rows are used up, live ones need not be put away."""
+        if self._live is not None and not self._live.in_turn:
+            self.look_ahead()
+            self._live.in_turn = not self._recovering
+
     @property
     def held(self) -> bool:
         """Whether there are rows that may not be taken in this epoch."""
-        return self._rows_left == 0 and self.peek() is not None
+        return self._left_behind or (self._rows_left == 0 and self.peek() is not None)
+
+    @property
+    def used_up(self) -> bool:
+        """Whether nothing is left, neither in this epoch nor for the next one."""
+        return self.peek() is None and not self._left_behind
+
+    @property
+    def _left_behind(self) -> bool:
+        return self._live is not None and self._live.left_behind
 
     @property
     def obliged(self) -> bool:
@@ -110,16 +125,16 @@ class Channel:
         self._live.give_back(batches, watermark)
 
     def spill(self) -> InputReport:
-        """Ends the epoch for this channel: live rows behind the barrier go to segments."""
+        """Ends the epoch for this channel, once the stream of live rows was drained: it closes what was written."""
         live = self._live
-        writer = None if live is None else live.spill()
+        spilled = [] if live is None else live.spill()
         return InputReport(
             edge=self.edge,
             live_accepted=0 if live is None else live.accepted,
             live_consumed=0 if live is None else live.consumed,
             put_back=0 if live is None else live.put_back,
             max_event_time=None if live is None else live.max_event_time,
-            spilled=() if writer is None else tuple(writer.close()),
+            spilled=tuple(spilled),
             spans=tuple(self._recovered.progress()),
         )
 
@@ -149,6 +164,9 @@ class Gate:
     def take(self, rows: Callable[[int], int]) -> Taken | None:
         """Up to `rows(port)` rows of the next input that has any and may be read; None when there is none."""
         for level, ports in enumerate(self._ranks):
+            for port in ports:
+                self.channels[port].come_up()
+            # An input whose live rows stop the others from being read on is one of these, so it is taken here.
             for _ in ports:
                 port = ports[self._turns[level]]
                 self._turns[level] = (self._turns[level] + 1) % len(ports)
@@ -169,7 +187,7 @@ class Gate:
         return any(channel.obliged for channel in self.channels)
 
     def used_up(self) -> bool:
-        return all(channel.peek() is None for channel in self.channels)
+        return all(channel.used_up for channel in self.channels)
 
     def watermarks(self, groups: KeyGroupRange) -> npt.NDArray[np.int64]:
         """For each key group the lowest of all inputs that have event time."""

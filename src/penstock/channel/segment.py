@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.errors import StorageFailed
+from penstock.errors import ConservationError, StorageFailed
 from penstock.protocol.keygroups import KeyGroupRange, groups_of, range_of
 from penstock.protocol.manifest import Segment, Span
 from penstock.store.arrowfile import ArrowFileWriter, Compression, FileInfo
@@ -80,6 +80,16 @@ class SegmentFiles:
         self._origin, self._groups, self._target_bytes = origin, groups, target_bytes
         self._file: ArrowFileWriter | None = None
         self._finished: list[Segment] = []
+        self._closed = False
+
+    def require_open(self, rows: int) -> None:
+        """Raises: `ConservationError` once the list of segments was handed out: nobody would read these rows."""
+        if self._closed:
+            raise ConservationError(
+                f"{rows} rows for a segment of epoch {self._origin.epoch} came after it was closed",
+                cause="a fault in Penstock: the epoch ended before its input did; nothing of this epoch was published",
+                next_step="start again from the last checkpoint, and report this message with events.jsonl",
+            )
 
     def write(self, batch: pa.RecordBatch, groups: npt.NDArray[Any]) -> None:
         lo, hi = int(groups.min()), int(groups.max())
@@ -91,6 +101,7 @@ class SegmentFiles:
             self._finish_file()
 
     def close(self) -> list[Segment]:
+        self._closed = True
         if self._file is not None:
             self._finish_file()
         return list(self._finished)
@@ -162,6 +173,7 @@ class SegmentWriter:
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Adds rows; `batch` has the edge's schema, hidden column included."""
+        self._files.require_open(batch.num_rows)
         self.rows += batch.num_rows
         for run in self._pending.add(_conform(batch, self._schema)):
             self._store_run(run)
@@ -222,6 +234,7 @@ class ExchangeWriter:
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Adds rows; `batch` has the edge's schema, hidden column included."""
+        self._files.require_open(batch.num_rows)
         self.rows += batch.num_rows
         for piece in split(_conform(batch, self._schema), SORT_BYTES, None):
             for run in self._pending.add(piece):

@@ -51,3 +51,8 @@ class Cluster(Protocol):
         Raises: `JobFailed`.
         """
         ...
+
+    def handed_over(self) -> int | None:
+        """How many live rows went into the job that ran last, counted by the cluster without the code that reads
+        them; None where it cannot tell."""
+        ...

@@ -100,7 +100,7 @@ class EpochRunner:
                 reports += answers
                 self._accept(plan, answers)
                 # Also a stage that had nothing to do: watermarks pass through it.
-                draft = absorb(draft, plan, answers)
+                draft = absorb(draft, plan, answers, self.cluster.handed_over() if plan.live else None)
             self._check(draft)
             self.breaker.judge(reports)
         except Exception:

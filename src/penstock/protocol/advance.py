@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
+from penstock.protocol.delivery import miscounted, misdelivered
 from penstock.protocol.eventtime import advance_timers, highest, lowest
 from penstock.protocol.keygroups import KeyGroupRange
 from penstock.protocol.manifest import (
@@ -26,14 +27,7 @@ from penstock.protocol.manifest import (
 from penstock.protocol.plan import StagePlan
 from penstock.protocol.reads import SpanProgress
 from penstock.protocol.report import InputReport, StateReport, SubtaskReport
-
-
-@dataclass(frozen=True, slots=True)
-class Violation:
-    """A fact about an epoch that cannot be if every record was handled once."""
-
-    where: str
-    what: str
+from penstock.protocol.violation import Violation
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +51,13 @@ def missing_reports(plan: StagePlan, reports: Sequence[SubtaskReport]) -> tuple[
     return tuple(sorted({k for k in (*wanted, *given) if given.count(k) != 1 or wanted.count(k) != 1}))
 
 
-def absorb(draft: Draft, plan: StagePlan, reports: Sequence[SubtaskReport]) -> Draft:
-    """The draft after one stage. Reports must be complete (`missing_reports`) and free of failures."""
+def absorb(draft: Draft, plan: StagePlan, reports: Sequence[SubtaskReport], handed_over: int | None = None) -> Draft:
+    """The draft after one stage. Reports must be complete (`missing_reports`) and free of failures. `handed_over` is
+    how many live rows went into the stage by the cluster's own count, None where it cannot tell."""
     assert not missing_reports(plan, reports)
     ordered = sorted(reports, key=lambda report: report.subtask)
     edges, violations = dict(draft.edges), [*draft.violations, *_foreign(plan, ordered)]
+    violations += (*misdelivered(plan, ordered), *miscounted(plan, ordered, handed_over))
     for edge in _input_edges(plan):
         inputs = [part for report in ordered for part in report.inputs if part.edge == edge]
         if edge in plan.broadcast_inputs:

@@ -89,6 +89,8 @@ class SubtaskReport(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint: int
     attempt: str
     inputs: tuple[InputReport, ...] = ()
+    delivered: dict[str, int] = {}
+    """By edge: live rows that the attempt was handed, as counted by whoever handed them over."""
     outputs: tuple[OutputReport, ...] = ()
     state: tuple[StateReport, ...] = ()
     sinks: tuple[SinkReport, ...] = ()

@@ -21,6 +21,7 @@ from penstock.errors import PenstockError
 from penstock.graph import Stage
 from penstock.protocol.plan import StagePlan
 from penstock.protocol.report import SubtaskReport
+from penstock.spark.counts import JobCounts
 from penstock.spark.exchange import SourceLayout, quoted, to_subtasks
 from penstock.spark.failures import jvm_calls
 from penstock.spark.live import REPORT
@@ -42,14 +43,20 @@ class SparkCluster:
         self._works: dict[str, Work] = {}
         self._functions: dict[str, Column] = {}
         self._planned = PlannedReports()
+        self._counts = JobCounts(spark, self._group)
+        self._handed_over: int | None = None
 
     @property
     def slots(self) -> int:
         with jvm_calls():
             return int(self._context.defaultParallelism)
 
+    def handed_over(self) -> int | None:
+        return self._handed_over
+
     def run(self, job: StageJob) -> list[SubtaskReport]:
         plan = job.plan
+        self._handed_over = None
         work, packed = self._work(job.stage), msgspec.json.encode(plan)
         try:
             with jvm_calls():
@@ -59,25 +66,24 @@ class SparkCluster:
                     interruptOnCancel=True,
                 )
                 if plan.live and job.batch is not None:
-                    reports = self._run_live(job, work, packed, job.batch)
-                else:
-                    reports = self._run_recovered(plan, replace(work, plan=packed))
+                    return self._run_live(job, work, packed, job.batch)
+                return self._run_recovered(plan, replace(work, plan=packed))
         except PenstockError:
             raise
         except Exception as error:
             raise JobFailed(f"stage {plan.stage}, checkpoint {plan.checkpoint}: {_brief(error)}") from error
-        return [decode_report(report) for report in reports]
 
     def _work(self, stage: Stage) -> Work:
         if stage.name not in self._works:
             self._works[stage.name] = work_of(stage, self._store_url, self._limits)
         return self._works[stage.name]
 
-    def _run_live(self, job: StageJob, work: Work, plan: bytes, batch: OfferedBatch) -> list[bytes]:
+    def _run_live(self, job: StageJob, work: Work, plan: bytes, batch: OfferedBatch) -> list[SubtaskReport]:
         frame = batch.frame
         assert isinstance(frame, DataFrame)
         planned = job.stage.name in batch.planned_for
         reports = frame if planned else self._reports(frame, job, work)
+        count = self._counts.begin(job.stage.name, batch, reports)
         self._context.setLocalProperty(PLAN_PROPERTY, as_property(plan))
         try:
             collected = self._planned.collect(frame, job.plan.parallelism) if planned else all_reports(reports)
@@ -86,8 +92,11 @@ class SparkCluster:
             self._context.setLocalProperty(PLAN_PROPERTY, None)  # type: ignore[arg-type]
         if not collected and (reports.rdd.getNumPartitions() == 0 if planned else frame.isEmpty()):
             # Spark runs no task at all where it can prove that there are no rows.
+            self._handed_over = 0
             return self._run_recovered(job.plan, replace(work, plan=plan))
-        return collected
+        decoded = [decode_report(report) for report in collected]
+        self._handed_over = count(sum(rows for report in decoded for rows in report.delivered.values()))
+        return decoded
 
     def _reports(self, rows: DataFrame, job: StageJob, work: Work) -> DataFrame:
         plan = job.plan
@@ -103,12 +112,12 @@ class SparkCluster:
         call = self._functions[stage]._jc  # noqa: SLF001
         return DataFrame(placed._jdf.mapInArrow(call, False, None), placed.sparkSession)  # noqa: SLF001
 
-    def _run_recovered(self, plan: StagePlan, work: Work) -> list[bytes]:
+    def _run_recovered(self, plan: StagePlan, work: Work) -> list[SubtaskReport]:
         # Spark starts partitions in order: the longest first, so that the short ones fill the gaps.
         longest_first = sorted(plan.launched(), key=lambda subtask: -subtask.rows_in_flight)
         subtasks = [subtask.subtask for subtask in longest_first]
         job = self._context.parallelize(subtasks, len(subtasks)).map(work.on_recovered)
-        return in_workers_of_sql(job, self._spark).collect()
+        return [decode_report(report) for report in in_workers_of_sql(job, self._spark).collect()]
 
 
 def _brief(error: BaseException) -> str:

@@ -13,7 +13,8 @@ import msgspec
 import pyarrow as pa
 from pyspark import TaskContext, cloudpickle
 
-from penstock.channel.live import LiveInputs, MixedInputs, SeparateInputs, hashed
+from penstock.channel.delivery import CountedStream
+from penstock.channel.live import LiveInputs
 from penstock.graph import Stage
 from penstock.protocol.plan import StagePlan
 from penstock.protocol.report import SubtaskReport
@@ -60,7 +61,8 @@ class Work:
         assert context is not None
         keep_memory()
         stage = self._stage()
-        live = None if batches is None else self._live(stage, batches)
+        # Where Spark proved that there are no rows, there is no stream: an empty one, which is counted, too.
+        stream = CountedStream(iter(()) if batches is None else batches, [edge.name for edge in stage.source_inputs])
         report = run_subtask(
             stage,
             self._plan(context),
@@ -68,10 +70,10 @@ class Work:
             store=open_store(self.store_url),
             limits=self.limits,
             attempt=str(context.taskAttemptId()),
-            live=live,
+            live=self._live(stage, stream),
         )
         _freeze_once()
-        return msgspec.json.encode(report)
+        return msgspec.json.encode(stream.stamped(report) if stage.source_inputs else report)
 
     def _plan(self, context: TaskContext) -> StagePlan:
         if self.plan is not None:
@@ -80,12 +82,14 @@ class Work:
         assert packed is not None, "the job of a live stage is started with its plan"
         return _plan_decoder.decode(from_property(packed))
 
-    def _live(self, stage: Stage, batches: Iterator[pa.RecordBatch]) -> LiveInputs:
+    def _live(self, stage: Stage, batches: Iterator[pa.RecordBatch]) -> LiveInputs | None:
         edges = stage.source_inputs
-        if len(edges) > 1:
-            return MixedInputs(batches, [edge.name for edge in edges], self.limits.prefetch_bytes)
-        (edge,) = edges
-        return SeparateInputs({edge.name: hashed(batches, edge.keys) if edge.hashed_on_arrival else batches})
+        match edges:
+            case ():
+                return None
+            case (edge,):
+                return LiveInputs.single(batches, edge.name, edge.keys if edge.hashed_on_arrival else ())
+        return LiveInputs.mixed(batches, [edge.name for edge in edges], self.limits.prefetch_bytes)
 
     def _stage(self) -> Stage:
         stage = _stages.get(self.stage_digest)

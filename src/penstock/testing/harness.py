@@ -59,10 +59,14 @@ class Harness:
         max_parallelism: int = 16,
         steps: int | None = None,
         now: datetime | int = 0,
+        prefetch_bytes: int = 1 << 20,
+        seed: int = 0,
         **outputs: Stream,
     ) -> None:
         """`outputs` are further streams to look at, such as side outputs. With `steps` the barrier fires about that
-        many steps after a subtask has begun, so that rows stay in flight. `now` is processing time.
+        many steps after a subtask has begun, so that rows stay in flight. `now` is processing time. Where several
+        sources meet in one operator, `seed` is that of the order in which their rows come, and of each about
+        `prefetch_bytes` wait in memory.
 
         Raises: `PenstockError`.
         """
@@ -70,6 +74,7 @@ class Harness:
         self._pipeline = compile_pipeline([SinkNode(name, Memory(name), part.node) for name, part in streams.items()])
         self._parallelism, self._steps = parallelism, steps
         self._now = micros_of(now)
+        self._limits, self._seed = Limits(segment_bytes=1 << 20, prefetch_bytes=prefetch_bytes), seed
         self._store = MemoryStore()
         self._checkpoints = Checkpoints(self._store)
         self._batches = itertools.count()
@@ -166,7 +171,7 @@ class Harness:
             created_at="",
         )
         self._checkpoints.publish(manifest)
-        cluster = _Stepped(self._store, Limits(1 << 20, 1 << 20), _ticking(), steps=self._steps)
+        cluster = _Stepped(self._store, self._limits, _ticking(), steps=self._steps, seed=self._seed)
         cluster.rewrite = self._lose_reports
         return EpochRunner(
             pipeline=self._pipeline,

@@ -6,6 +6,7 @@ Only Spark is replaced: batches are Arrow tables, hashed and cut by the same rul
 from __future__ import annotations
 
 import itertools
+import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -15,8 +16,8 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from penstock.channel.delivery import CountedStream
 from penstock.channel.hashing import hash_columns
-from penstock.channel.live import SeparateInputs
 from penstock.channel.segment import HASH_COLUMN
 from penstock.compiler import compile_pipeline
 from penstock.config import Config
@@ -36,6 +37,7 @@ from penstock.sources import source_node
 from penstock.store import open_store
 from penstock.store.base import Store
 from penstock.task import Limits, run_subtask
+from penstock.testing.mixing import live_batches, live_inputs, rows_in
 
 
 def stream_of(schema: pa.Schema, name: str = "source", **event_time: Any) -> Stream:
@@ -53,37 +55,42 @@ class InlineCluster:
     slots: int = 2
     before_job: Callable[[StageJob], None] = lambda _: None
     rewrite: Callable[[list[SubtaskReport]], list[SubtaskReport]] = lambda reports: reports
+    seed: int = 0
+    """Where several sources meet, of the order in which their rows come."""
     _attempts: Iterator[int] = field(default_factory=itertools.count)
+    _handed_over: int | None = None
 
     def run(self, job: StageJob) -> list[SubtaskReport]:
         self.before_job(job)
+        self._handed_over = rows_in(job)
         reports = [self._run_one(job, subtask.subtask) for subtask in job.plan.launched()]
         return self.rewrite([msgspec.json.decode(msgspec.json.encode(r), type=SubtaskReport) for r in reports])
 
+    def handed_over(self) -> int | None:
+        return self._handed_over
+
     def _run_one(self, job: StageJob, subtask: int) -> SubtaskReport:
-        live = None
+        attempt, edges, stream = str(next(self._attempts)), job.stage.source_inputs, None
         if job.plan.live and job.batch is not None:
             frame = job.batch.frame
             assert isinstance(frame, dict)
-            live = SeparateInputs(
-                {
-                    edge.name: iter(rows_of(frame[edge.producer], edge, job.plan, subtask).to_batches())
-                    for edge in job.stage.source_inputs
-                }
-            )
-        return run_subtask(
+            rows = [rows_of(frame[edge.producer], edge, job.plan, subtask) for edge in edges]
+            batches = live_batches(rows, random.Random(f"{self.seed}/{job.batch.batch_id}/{attempt}"))
+            stream = CountedStream(iter(batches), [edge.name for edge in edges])
+        report = run_subtask(
             job.stage,
             job.plan,
             subtask,
             store=self.store,
             limits=self.limits,
-            attempt=str(next(self._attempts)),
-            live=live,
+            attempt=attempt,
+            live=None if stream is None else live_inputs(stream, edges, self.limits.prefetch_bytes),
             clock=self.clock,
         )
+        return report if stream is None else stream.stamped(report)
 
 
-def rows_of(table: pa.Table, edge: Edge, plan: StagePlan, subtask: int) -> pa.Table:
+def rows_of(table: pa.Table, edge: Edge, plan: StagePlan, subtask: int) -> pa.RecordBatch:
     """What Spark's shuffle would deliver to one subtask."""
     table = table.combine_chunks()
     if edge.keys:
@@ -92,7 +99,10 @@ def rows_of(table: pa.Table, edge: Edge, plan: StagePlan, subtask: int) -> pa.Ta
     else:
         hashes = np.zeros(table.num_rows, dtype=np.int64)
     mine = groups_of(hashes, plan.max_parallelism) * plan.parallelism // plan.max_parallelism == subtask
-    return table.append_column(HASH_COLUMN, pa.array(hashes)).filter(pa.array(mine))
+    mine_only = table.append_column(HASH_COLUMN, pa.array(hashes)).filter(pa.array(mine)).combine_chunks()
+    batches = mine_only.to_batches()
+    assert len(batches) <= 1
+    return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=mine_only.schema)
 
 
 class InlineFeed:

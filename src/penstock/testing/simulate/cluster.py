@@ -5,6 +5,7 @@ Each attempt is a process of its own. The real `run_subtask` runs in it.
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -12,8 +13,8 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from penstock.channel.delivery import CountedStream
 from penstock.channel.hashing import hash_columns
-from penstock.channel.live import SeparateInputs
 from penstock.channel.segment import HASH_COLUMN
 from penstock.engine.cluster import JobFailed, StageJob
 from penstock.graph import Edge
@@ -21,6 +22,7 @@ from penstock.protocol.keygroups import groups_of
 from penstock.protocol.plan import StagePlan
 from penstock.protocol.report import SubtaskReport
 from penstock.task import Limits, run_subtask
+from penstock.testing.mixing import live_batches, live_inputs, rows_in
 from penstock.testing.simulate.faults import Fault
 from penstock.testing.simulate.fibers import Crashed, Fiber, Process
 from penstock.testing.simulate.storage import SimStore
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 TRIES = 4
 LANES = 4
 """Partitions of a source, for rows that have no key."""
+WAITING_BYTES = (0, 50, 500, 1 << 20)
+"""Of an edge, in memory, where several meet."""
 
 
 @dataclass(slots=True)
@@ -53,10 +57,14 @@ class SimCluster:
         self._world, self._process, self._limits, self._slots = world, process, limits, slots
         self._attempts: list[Process] = []
         """By attempt id: Spark numbers attempts within an application, so each driver begins anew."""
+        self._handed_over: int | None = None
 
     @property
     def slots(self) -> int:
         return self._slots
+
+    def handed_over(self) -> int | None:
+        return self._handed_over
 
     def run(self, job: StageJob) -> list[SubtaskReport]:
         world = self._world
@@ -65,6 +73,7 @@ class SimCluster:
         if fault is Fault.FAIL_BEFORE:
             raise JobFailed("simulated: not started")
         world.checks.job_begins(self._process, job.plan.checkpoint)
+        self._handed_over = rows_in(job)
         running = _Running(job, world.scheduler.current, to_start=list(subtasks))
         doom = world.rng.randrange(len(subtasks)) if world.faults.costly(world.faults.rates.job_failure) else None
         while len(running.reports) < len(subtasks):
@@ -129,16 +138,13 @@ class SimCluster:
         self._world.scheduler.wake(running.waiter)
 
     def _run_one(self, job: StageJob, subtask: int, attempt: int, process: Process) -> SubtaskReport:
-        live = None
+        edges, stream = job.stage.source_inputs, None
+        chance = random.Random(f"{self._world.seed}/{process.name}")
         if job.plan.live and job.batch is not None:
             frame = job.batch.frame
             assert isinstance(frame, dict)
-            live = SeparateInputs(
-                {
-                    edge.name: iter(delivered(frame[edge.producer], edge, job.plan, subtask))
-                    for edge in job.stage.source_inputs
-                }
-            )
+            rows = [delivered(frame[edge.producer], edge, job.plan, subtask) for edge in edges]
+            stream = CountedStream(iter(live_batches(rows, chance)), [edge.name for edge in edges])
         report = run_subtask(
             job.stage,
             job.plan,
@@ -146,13 +152,14 @@ class SimCluster:
             store=SimStore(self._world, process, self._world.disk),
             limits=self._limits,
             attempt=str(attempt),
-            live=live,
+            live=None if stream is None else live_inputs(stream, edges, chance.choice(WAITING_BYTES)),
             clock=self._world.scheduler.clock,
         )
+        report = report if stream is None else stream.stamped(report)
         return msgspec.json.decode(msgspec.json.encode(report), type=SubtaskReport)
 
 
-def delivered(rows: pa.RecordBatch, edge: Edge, plan: StagePlan, subtask: int) -> list[pa.RecordBatch]:
+def delivered(rows: pa.RecordBatch, edge: Edge, plan: StagePlan, subtask: int) -> pa.RecordBatch:
     """What Spark's shuffle hands to one subtask: rows by key, or by the partition they came from."""
     if edge.keys:
         hashes = hash_columns([rows.column(key) for key in edge.keys])
@@ -160,7 +167,5 @@ def delivered(rows: pa.RecordBatch, edge: Edge, plan: StagePlan, subtask: int) -
         lanes = rows.column("key").to_numpy() % LANES
         hashes = lanes * max(1, plan.max_parallelism // LANES) % plan.max_parallelism
     mine = np.flatnonzero(groups_of(hashes, plan.max_parallelism) * plan.parallelism // plan.max_parallelism == subtask)
-    if not len(mine):
-        return []
     taken = rows.take(pa.array(mine))
-    return [pa.RecordBatch.from_arrays([*taken.columns, pa.array(hashes[mine])], [*taken.schema.names, HASH_COLUMN])]
+    return pa.RecordBatch.from_arrays([*taken.columns, pa.array(hashes[mine])], [*taken.schema.names, HASH_COLUMN])

@@ -1,0 +1,38 @@
+"""Whether the live rows that were delivered are the ones that were accepted.
+
+`accepted` is what the readers of an edge counted, and conservation compares it with what they did: a row that the
+readers never saw is in neither. So two others count, who share no code with them: whoever hands the stream to the
+subtask (`delivered`, by edge and subtask), and the cluster itself (`handed_over`, over all subtasks of a stage).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from penstock.protocol.plan import StagePlan
+from penstock.protocol.report import SubtaskReport
+from penstock.protocol.violation import Violation
+
+
+def misdelivered(plan: StagePlan, reports: Sequence[SubtaskReport]) -> Iterator[Violation]:
+    """Edges of subtasks on which rows delivered are not rows accepted, or nobody counted."""
+    for report in reports:
+        live = {part.edge for part in plan.subtasks[report.subtask].inputs if part.live}
+        accepted = {part.edge: part.live_accepted for part in report.inputs}
+        for edge in sorted(live | accepted.keys() | report.delivered.keys()):
+            got = accepted.get(edge, 0)
+            delivered = report.delivered.get(edge, None if edge in live else 0)
+            where = f"{edge}, subtask {report.subtask}"
+            if delivered is None:
+                yield Violation(where, f"nobody counted the live rows that were delivered; {got} accepted")
+            elif delivered != got:
+                yield Violation(where, f"{delivered} live rows delivered, {got} accepted")
+
+
+def miscounted(plan: StagePlan, reports: Sequence[SubtaskReport], handed_over: int | None) -> Iterator[Violation]:
+    """A stage whose subtasks were delivered other rows than the cluster handed over; None: it cannot tell."""
+    delivered = sum(rows for report in reports for rows in report.delivered.values())
+    if handed_over is not None and handed_over != delivered:
+        yield Violation(
+            f"stage {plan.stage}", f"{handed_over} live rows handed over by the cluster, {delivered} delivered"
+        )
