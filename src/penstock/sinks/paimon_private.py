@@ -42,6 +42,14 @@ def columns_of(table: Table) -> pa.Schema:
     return PyarrowFieldParser.from_paimon_schema(table.table_schema.fields)
 
 
+def made_at_ms(table: Table) -> int | None:
+    """When the table's first schema was written; None when that schema is gone, or the table is a view."""
+    if not is_file_store(table):
+        return None
+    first = table.schema_manager.get_schema(0)
+    return None if first is None or first.time_millis is None else int(first.time_millis)
+
+
 def is_file_store(table: Table) -> bool:
     """Whether it is a Paimon table proper, not a view onto other files."""
     return isinstance(table, FileStoreTable)
