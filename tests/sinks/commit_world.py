@@ -1,8 +1,9 @@
-"""A world of drivers that commit to tables, run from one seed: crashes, pauses, rivals, lost answers.
+"""A world of drivers that commit to tables, run from one seed: crashes, pauses, rivals, lost answers, other engines.
 
 Checkpoints, generations, decisions, committers and listeners are the real ones. Only epochs are made up (each publishes
 a batch of rows per sink), and nothing runs in a thread: the world makes every step, so a seed says everything. A driver
-is paused by running others inside one of its calls, at a point where a real one could be paused.
+is paused by running others inside one of its calls, at a point where a real one could be paused. At the same points
+other engines commit to the tables, expire, compact and tag snapshots, and roll tables back.
 """
 
 from __future__ import annotations
@@ -23,13 +24,14 @@ from penstock.engine.commits import Commit, CommitCoordinator, CommitEvents, Ret
 from penstock.engine.settle import settle
 from penstock.errors import Fenced, MissingFile, PenstockError, TablePositionMismatch
 from penstock.protocol.attempts import attempt_path
-from penstock.protocol.commit import CommitPermit, CommitReceipt, Landed, with_pending
+from penstock.protocol.commit import CommitPermit, CommitReceipt, Landed, TableHistory, with_pending
 from penstock.protocol.ids import CheckpointId, Generation
-from penstock.protocol.manifest import Committable, Manifest, PipelineShape, SourcePosition
+from penstock.protocol.manifest import Committable, Manifest, PipelineShape, SinkState, SourcePosition
 from penstock.protocol.recover import first_manifest, takeover
 from penstock.sinks.base import Committer, Sink, WriterContext
 from penstock.sinks.listeners import CommitInfo, CommitListener
 from penstock.store.memory import MemoryStore
+from tests.sinks.other_engines import Others
 
 SCHEMA = pa.schema([("id", pa.int64())])
 PAUSES_DEEP_MAX = 2
@@ -92,9 +94,9 @@ class Faulty:
         self._world.point("after commit")
         return receipt
 
-    def commits(self, oldest_snapshot: int | None, limit: int) -> tuple[CommitReceipt, ...]:
+    def commits(self, oldest_snapshot: int | None, limit: int, floor: int = 0) -> TableHistory:
         self._world.point("ask")
-        return self._inner.commits(oldest_snapshot, limit)
+        return self._inner.commits(oldest_snapshot, limit, floor)
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._inner, name)
@@ -132,6 +134,16 @@ class World:
     written: dict[str, tuple[Generation, CheckpointId]] = field(default_factory=dict)
     """Table files by the attempt that made them."""
     published_by: dict[CheckpointId, Generation] = field(default_factory=dict)
+    files: dict[tuple[str, Generation, CheckpointId], set[str]] = field(default_factory=dict)
+    """Table files of the last attempt at a checkpoint."""
+    won: set[str] = field(default_factory=set)
+    """Table files of attempts that counted."""
+    others: dict[str, Others] = field(default_factory=dict)
+    others_act: bool = False
+    rolled_back: bool = False
+    """Somebody took commits of ours out of a table."""
+    refused: TablePositionMismatch | None = None
+    """A restart was refused: the story ends, nothing may be doubled."""
 
     def __post_init__(self) -> None:
         self.choose = random.Random(self.seed)
@@ -145,8 +157,9 @@ class World:
 
     def point(self, where: str, *, answers: bool = True) -> None:
         """A point at which a driver may crash, be paused, or, where somebody `answers`, get no answer."""
-        if not self.faults:
+        if not self.faults or self.others_act:
             return
+        self.disturb()
         match self.choose.choices(("go on", "fail", "crash", "pause"), (82, 8 if answers else 0, 3, 7))[0]:
             case "fail":
                 self.note(f"failure at {where}")
@@ -158,6 +171,20 @@ class World:
                 self._pause(where)
             case _:
                 pass
+
+    def disturb(self) -> None:
+        """Other engines may do something to a table now."""
+        if self.others and self.choose.random() < 0.04:
+            name = self.choose.choice(sorted(self.others))
+            self.others_act = True
+            try:
+                self.note(f"{name}: {self.others[name].act(self.choose)}")
+            finally:
+                self.others_act = False
+
+    def lose(self) -> None:
+        """Somebody takes commits of ours out of a table."""
+        self.rolled_back = True
 
     def _pause(self, where: str) -> None:
         self.note(f"pause at {where}")
@@ -171,6 +198,8 @@ class World:
 
     def visible(self, name: str) -> None:
         """A snapshot appeared: an older driver must not have made it once a newer one has closed the door (C9)."""
+        if self.others_act:
+            return
         by = self.running[-1].generation if self.running else self.fenced[name]
         if by < self.fenced[name]:
             self.late.append(f"generation {by} committed to {name} after {self.fenced[name]} took over")
@@ -203,37 +232,42 @@ class World:
             committers: dict[str, Committer] = {
                 name: Faulty(sink.open_committer(f"{base.identity}-{name}"), self) for name, sink in self.sinks.items()
             }
-            if not self._settled(base, committers):
+            settled = self._settled(base, committers)
+            if settled is None:
                 return None
             generation = self.checkpoints.claim_generation(Driver("host", 1, "", "0"))
             self.point("after the claim", answers=False)
-            manifest = self._take_over(generation)
+            manifest = self._take_over(generation, base, settled)
             self.point("after the takeover", answers=False)
             instance = self._instance(generation, manifest, committers)
         except (Crash, TimeoutError, Fenced):
+            return None
+        except TablePositionMismatch as error:
+            if not self.others:
+                raise
+            self.note(f"refused: {error.seen}")
+            self.refused = error
             return None
         self.note(f"generation {generation} starts from checkpoint {manifest.checkpoint}")
         self.instances.append(instance)
         return instance
 
-    def _settled(self, base: Manifest, committers: dict[str, Committer]) -> bool:
-        """False when the older driver went on meanwhile."""
+    def _settled(self, base: Manifest, committers: dict[str, Committer]) -> dict[str, SinkState] | None:
+        """What the tables told; None when the older driver went on meanwhile."""
         try:
-            for name, committer in committers.items():
-                settle(name, base.sinks[name], committer)
+            return {name: settle(name, base.sinks[name], committer).sink for name, committer in committers.items()}
         except (TablePositionMismatch, MissingFile):
             newest = self.checkpoints.newest()
             if newest is None or newest.checkpoint == base.checkpoint:
                 raise
-            return False
-        return True
+            return None
 
-    def _take_over(self, generation: Generation) -> Manifest:
+    def _take_over(self, generation: Generation, seen: Manifest, settled: dict[str, SinkState]) -> Manifest:
         while True:
             base = self.checkpoints.newest() or self.empty
             self.checkpoints.require_newest(generation, base)
             manifest = takeover(
-                base,
+                msgspec.structs.replace(base, sinks=settled if base == seen else base.sinks),
                 newest=CheckpointId(base.checkpoint),
                 generation=generation,
                 shape=base.shape,
@@ -319,7 +353,7 @@ class World:
         except PenstockError as error:
             # Given up after too many tries: the query stops; a restart goes on from the checkpoint.
             self.note(f"generation {instance.generation} stops: {error.code} {error.seen}")
-            if error.code not in {"PEN-043", "PEN-044"}:
+            if error.code not in {"PEN-043", "PEN-044", *(["PEN-042"] if self.others else [])}:
                 raise
             instance.dead = True
 
@@ -354,6 +388,7 @@ class World:
         )
         self.checkpoints.publish(manifest)
         self.published_by[checkpoint] = instance.generation
+        self.won |= {file for name in pending for file in self.files[name, instance.generation, checkpoint]}
         instance.manifest = manifest
         self.note(f"generation {instance.generation} publishes checkpoint {checkpoint} with batch {batch}")
         self.point("after publish", answers=False)
@@ -366,9 +401,13 @@ class World:
         attempt = f"{instance.attempts}"
         path = attempt_path(name, checkpoint=checkpoint, generation=instance.generation, subtask=0, attempt=attempt)
 
+        made: set[str] = set()
+        self.files[name, instance.generation, checkpoint] = made
+
         def announce(file: str) -> None:
             self.checkpoints.store.append(path, file.encode())
             self.written[file.rpartition("/")[2]] = (instance.generation, checkpoint)
+            made.add(file.rpartition("/")[2])
 
         context = WriterContext(checkpoint, instance.generation, 0, 1, attempt, announce)
         writer = self.sinks[name].open_writer(context, SCHEMA)
@@ -380,10 +419,15 @@ class World:
     def run(self, actions: int) -> None:
         """Faults for a while, then none: the last driver must finish everything."""
         for _ in range(actions):
+            self.disturb()
             self.act()
+            if self.refused is not None:
+                return
         self.faults = False
         zombies = [instance for instance in self.instances if not instance.dead]
         instance = self.start()
+        if self.refused is not None:
+            return
         assert instance is not None
         for zombie in zombies:
             for name in sorted(zombie.sinks):
@@ -398,6 +442,11 @@ class World:
         """Each published batch is in its tables once; log and listeners know each checkpoint once."""
         assert self.late == []
         newest = self.checkpoints.newest()
+        if self.refused is not None or self.rolled_back:
+            for name, sink in self.sinks.items():
+                doubled = {number: count for number, count in ids_in(sink).items() if count > 1}
+                assert doubled == {}, f"{name}: doubled {doubled}"
+            return
         assert newest is not None
         (instance,) = self.instances[-1:]
         batches = range((newest.source.batch_id or 0) + 1)
@@ -418,6 +467,8 @@ class World:
         Only those stay that a driver which died had no time to judge: of its attempts at a checkpoint that it did
         publish, others cannot tell losers from winners.
         """
+        if file not in self.written or file in self.won:
+            return False  # another engine's, or one whose rows were rewritten
         generation, checkpoint = self.written[file]
         return generation == self.instances[-1].generation or self.published_by.get(checkpoint) != generation
 

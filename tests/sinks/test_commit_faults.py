@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import logging
 import random
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
+from penstock.engine import settle as engine_settle
+from penstock.protocol.commit import Agreed, SinkProgress, TableHistory, Verdict, answered, reconcile
+from penstock.protocol.manifest import SinkState
 from tests.sinks.commit_faults import run_memory, run_paimon
 
 
 @pytest.fixture(autouse=True)
 def _quiet(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL, "pypaimon")
+    caplog.set_level(logging.CRITICAL, "penstock")
 
 
 def test_drivers_that_crash_hang_and_race_commit_each_row_once() -> None:
@@ -32,3 +39,27 @@ def test_drivers_that_crash_hang_and_race_commit_each_row_once_to_paimon(seed: i
 
 def test_a_seed_always_gives_the_same_world() -> None:
     assert run_memory(17).events == run_memory(17).events
+
+
+def blind(sink: SinkState, table: TableHistory, *, restored: bool = False) -> Verdict:
+    """As if a snapshot that is missing had never held anything."""
+    return reconcile(sink, replace(table, gone=None), restored=restored)
+
+
+def floor_too_high(progress: SinkProgress, agreed: Agreed) -> SinkProgress:
+    """As if the newest snapshot could be remembered while commits in it are not acknowledged."""
+    after = answered(progress, agreed)
+    return replace(after, sink=msgspec.structs.replace(after.sink, floor=10**6 if agreed.landed else after.sink.floor))
+
+
+@pytest.mark.parametrize(
+    ("name", "fault"), [("reconcile", blind), ("floor_of", lambda _: 10**6 - 1), ("answered", floor_too_high)]
+)
+def test_the_worlds_find_a_commit_that_is_doubled_when_its_snapshot_expired(
+    name: str, fault: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fault put back: other engines expire the only snapshot that proves an unacknowledged commit."""
+    monkeypatch.setattr(engine_settle, name, fault)
+    with pytest.raises(AssertionError, match="doubled"):
+        for seed in range(1, 801, 2):
+            run_memory(seed)

@@ -18,7 +18,7 @@ from penstock.engine.attempts import AttemptFiles
 from penstock.engine.cluster import JobFailed, StageJob
 from penstock.engine.settle import settle
 from penstock.errors import ConfigError, MissingFile
-from penstock.protocol.commit import with_pending
+from penstock.protocol.commit import with_floor, with_pending
 from penstock.protocol.ids import CheckpointId, Generation
 from penstock.protocol.manifest import SinkState
 from penstock.sinks.listeners import CommitInfo, SinkTime
@@ -77,7 +77,7 @@ def test_a_file_that_is_to_be_committed_and_is_gone_is_named(sink: Paimon) -> No
     committables = tuple(epoch(sink, 4))
     pending = with_pending(SinkState(), CheckpointId(4), committables)
     committer = sink.open_committer("me")
-    assert settle("out", pending, committer).sink == pending
+    assert settle("out", pending, committer).sink == with_floor(pending, 0)
     gone = next(Path(sink.warehouse).rglob("*.parquet"))
     gone.unlink()
     with pytest.raises(MissingFile, match=f"sink out: .*{gone.name}, which checkpoint 4 is to commit"):

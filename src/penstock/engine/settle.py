@@ -33,7 +33,7 @@ def settle(name: str, sink: SinkState, committer: Committer, *, restored: bool =
     Raises: `TablePositionMismatch`; `MissingFile` when a file that is still to be committed is gone.
     """
     agreed = ask_table(name, sink, committer, restored=restored)
-    if agreed.unread is not None:
+    if agreed.unread is not None and sink.committed is not None and not agreed.landed:
         _log.warning(
             "sink %s: table snapshot %s expired before this query saw it; nothing was waiting to be committed,"
             " so the query goes on",

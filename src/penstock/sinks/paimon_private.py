@@ -209,7 +209,11 @@ class TableFiles:
         clean_up(snapshot.base_manifest_list, snapshot.delta_manifest_list, None)
 
     def files_added(self, snapshot: Snapshot) -> int:
-        return sum(int(meta.num_added_files) for meta in self._lists.read_delta(snapshot))
+        """How many data files a snapshot added; 0 when it expired meanwhile: the number is only for people."""
+        try:
+            return sum(int(meta.num_added_files) for meta in self._lists.read_delta(snapshot))
+        except FileNotFoundError:
+            return 0
 
     def entries(self, snapshot: Snapshot, names: frozenset[str] | None = None) -> Iterator[Any]:
         """Every addition and removal of a data file that the snapshot's manifests name, duplicates included."""
