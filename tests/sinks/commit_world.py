@@ -246,11 +246,21 @@ class World:
             if not self.others:
                 raise
             self.note(f"refused: {error.seen}")
-            self.refused = error
-            return None
+            return self._start_in_peace(error)
         self.note(f"generation {generation} starts from checkpoint {manifest.checkpoint}")
         self.instances.append(instance)
         return instance
+
+    def _start_in_peace(self, error: TablePositionMismatch) -> Instance | None:
+        """A table that changed in the middle of a start is no reason to refuse the next one."""
+        if not self.faults:
+            self.refused = error
+            return None
+        self.faults = False
+        try:
+            return self.start()
+        finally:
+            self.faults = True
 
     def _settled(self, base: Manifest, committers: dict[str, Committer]) -> dict[str, SinkState] | None:
         """What the tables told; None when the older driver went on meanwhile."""

@@ -6,12 +6,12 @@ import logging
 import random
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
 
 from penstock.engine import settle as engine_settle
+from penstock.errors import PenstockError
 from penstock.protocol.commit import Agreed, SinkProgress, TableHistory, Verdict, answered, reconcile
 from penstock.protocol.manifest import SinkState
 from tests.sinks.commit_faults import run_memory, run_paimon
@@ -47,19 +47,28 @@ def blind(sink: SinkState, table: TableHistory, *, restored: bool = False) -> Ve
 
 
 def floor_too_high(progress: SinkProgress, agreed: Agreed) -> SinkProgress:
-    """As if the newest snapshot could be remembered while commits in it are not acknowledged."""
+    """As if a snapshot could be remembered while the commit in it is not acknowledged."""
     after = answered(progress, agreed)
-    return replace(after, sink=msgspec.structs.replace(after.sink, floor=10**6 if agreed.landed else after.sink.floor))
+    floors = [landed.receipt.snapshot for landed in agreed.landed]
+    return replace(after, sink=msgspec.structs.replace(after.sink, floor=floors[-1])) if floors else after
 
 
-@pytest.mark.parametrize(
-    ("name", "fault"), [("reconcile", blind), ("floor_of", lambda _: 10**6 - 1), ("answered", floor_too_high)]
-)
-def test_the_worlds_find_a_commit_that_is_doubled_when_its_snapshot_expired(
-    name: str, fault: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The fault put back: other engines expire the only snapshot that proves an unacknowledged commit."""
-    monkeypatch.setattr(engine_settle, name, fault)
-    with pytest.raises(AssertionError, match="doubled"):
-        for seed in range(1, 801, 2):
+def first_failure() -> str:
+    """What the first world of 400 that fails says."""
+    for seed in range(1, 801, 2):
+        try:
             run_memory(seed)
+        except (AssertionError, PenstockError, RuntimeError) as error:
+            return str(error)
+    return "nothing failed"
+
+
+def test_the_worlds_find_a_commit_that_is_doubled_when_its_snapshot_expired(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fault put back: other engines expire the only snapshot that proves an unacknowledged commit."""
+    monkeypatch.setattr(engine_settle, "reconcile", blind)
+    assert "doubled" in first_failure()
+
+
+def test_the_worlds_find_a_floor_above_a_commit_that_is_not_acknowledged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_settle, "answered", floor_too_high)
+    assert first_failure() != "nothing failed"

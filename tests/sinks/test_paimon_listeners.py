@@ -64,7 +64,11 @@ def test_all_commits_of_ours_are_told_with_their_snapshots(sink: Paimon) -> None
         commit(ours, checkpoint, epoch(sink, checkpoint))
         commit(others, checkpoint, epoch(sink, 10 + checkpoint))
     fresh = sink.open_committer("me")
-    assert [(r.checkpoint, r.snapshot, r.rows) for r in fresh.commits(None, 9).commits] == [(1, 1, 2), (2, 3, 2), (3, 5, 2)]
+    assert [(r.checkpoint, r.snapshot, r.rows) for r in fresh.commits(None, 9).commits] == [
+        (1, 1, 2),
+        (2, 3, 2),
+        (3, 5, 2),
+    ]
     assert [r.checkpoint for r in fresh.commits(3, 9).commits] == [2, 3]
     assert [r.checkpoint for r in fresh.commits(None, 2).commits] == [2, 3]
     assert sink.open_committer("nobody").commits(None, 9).commits == ()
