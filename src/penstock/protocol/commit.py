@@ -165,13 +165,13 @@ def reconcile(sink: SinkState, table: TableHistory, *, restored: bool = False) -
     for receipt in newer:
         if receipt.checkpoint not in known:
             return TableAhead(int(receipt.checkpoint), max((k for k in known if k is not None), default=None))
-    if table.gone is not None and not newer and (sink.pending or restored):
-        return HistoryGone(table.gone)
     landed, rest = [], sink.pending
     for receipt in newer:
         mine = tuple(pending for pending in rest if pending.checkpoint <= receipt.checkpoint)
         rest = rest[len(mine) :]
         landed.append(Landed(mine, receipt, found=True))
+    if table.gone is not None and (rest or restored):
+        return HistoryGone(table.gone)
     return Agreed(tuple(landed), None if landed else table.latest, table.gone)
 
 

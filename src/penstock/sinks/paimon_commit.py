@@ -238,6 +238,7 @@ class PaimonCommitter:
         finally:
             hidden.unlink(missing_ok=True)
         if published:
+            self._history.add(snapshot)
             # Only a hint: readers look for newer snapshots themselves.
             with suppress(OSError):
                 local.replace(Path(self._files.hint_path()), str(snapshot.id))

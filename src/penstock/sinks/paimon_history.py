@@ -123,6 +123,10 @@ class History:
         self._walk_back(snapshot_id, self.seen)
         self._seen = snapshot_id
 
+    def add(self, snapshot: Snapshot) -> None:
+        """Notes a commit that this committer made itself: it may expire before anybody asks."""
+        self._newest, self._seen = snapshot, int(snapshot.id)
+
     def trust(self) -> None:
         """What could not be read held nothing of ours, the caller knows."""
         self._gone = 0

@@ -138,7 +138,7 @@ def _check_sequence(table: private.Table, kind: Kind) -> None:
         if ordered:
             name = ordered[0]
             raise _refused(
-                f"a table with merge-engine = aggregation, sequence.field = {fields}, {functions[name]} for column {name}",
+                f"a table with sequence.field = {fields} and {functions[name]} for column {name}",
                 reason,
                 f"leave sequence.field out, or use a function for {name} whose result does not depend on the order of"
                 " rows (max, sum, ...), or last_value",

@@ -136,6 +136,7 @@ class MemoryCommitter:
         self._table, self._user = table, user
         self._known: int | None = None
         self._seen: int | None = None
+        self._last: CommitReceipt | None = None
 
     def fence(self, generation: Generation) -> None:
         """Leadership is asked and the snapshot made under one lock: nothing can come between."""
@@ -149,6 +150,9 @@ class MemoryCommitter:
         remembered = self._remembered(oldest_snapshot)
         if not mine and remembered is Remembered.HELD and oldest_snapshot is not None:
             mine = [table.snapshots[oldest_snapshot - 1].receipt]
+        if not mine and self._last is not None and int(self._last.snapshot or 0) >= known:
+            mine = [self._last]
+        self._last = mine[-1] if mine else None
         newest = int(mine[-1].snapshot or 0) if mine else 0
         gone = table.expired if table.expired > max(known, newest) else None
         self._seen = latest
@@ -208,7 +212,7 @@ class MemoryCommitter:
             receipt = CommitReceipt(permit.checkpoint, number, rows, len(committables), watermark, number)
             table.add(self._user, receipt, batches, [c.payload for c in committables])
             table.snapshots[-1].properties = dict(properties)
-            self._known, self._seen = permit.checkpoint, number
+            self._known, self._seen, self._last = permit.checkpoint, number, receipt
             return receipt
 
     def missing_files(self, committables: Sequence[Committable]) -> tuple[str, ...]:
