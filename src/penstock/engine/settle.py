@@ -80,8 +80,9 @@ def ask_table(name: str, sink: SinkState, committer: Committer, *, restored: boo
                 newest_known=newest,
             )
         case HistoryGone(snapshot):
-            # What the newest snapshot lists was committed. What it does not list may have been compacted away.
-            if sink.pending and committer.holds(sink.pending[-1].committables):
+            # What the newest snapshot lists was committed. What it does not list may have been compacted away. After an
+            # older checkpoint more may have been committed, which this cannot tell.
+            if sink.pending and not restored and committer.holds(sink.pending[-1].committables):
                 return proven(sink, history)
             raise _untold(name, sink, snapshot)
         case verdict:
