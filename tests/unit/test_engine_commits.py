@@ -27,7 +27,7 @@ from penstock.sinks.base import WriterContext
 from penstock.sinks.listeners import SinkTime
 from penstock.testing.inline import InlineRun, stream_of
 from penstock.testing.tables import Memory, MemoryCommitter, memory_table
-from tests.sinks.commit_world import Steps
+from tests.sinks.commit_parts import Steps
 from tests.unit.engine_jobs import SCHEMA, FakeClock, assert_exact, batches_of, epochs, keyed_slow
 
 
