@@ -12,7 +12,15 @@ from functools import cache
 
 import msgspec
 
-from penstock.protocol.commit import Agreed, CommitReceipt, acknowledged, next_commit, reconcile, with_pending
+from penstock.protocol.commit import (
+    Agreed,
+    CommitReceipt,
+    TableHistory,
+    acknowledged,
+    next_commit,
+    reconcile,
+    with_pending,
+)
 from penstock.protocol.ids import BatchId, CheckpointId, Generation
 from penstock.protocol.manifest import Committable, Manifest, PipelineShape, SinkState, SourcePosition
 from penstock.protocol.recover import TakeBatch, first_manifest, judge_batch, takeover
@@ -178,7 +186,7 @@ def _ask(world: World, number: int, driver: Driver, rules: Rules) -> Iterator[Wo
     if not rules.ask_before_commit:
         yield _with(world, number, replace(driver, at="run", seen_snapshots=len(world.table)))
         return
-    match reconcile(driver.sink, _receipts(world)[-max(1, len(driver.sink.pending)) :]):
+    match reconcile(driver.sink, TableHistory(_receipts(world)[-max(1, len(driver.sink.pending)) :])):
         case Agreed(landed):
             sink = driver.sink
             for commit in landed:

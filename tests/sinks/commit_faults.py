@@ -1,8 +1,10 @@
 """Seeded faults against the commit coordinator: ``python -m tests.sinks.commit_faults --seeds 5000 --paimon 300``.
 
 Each seed is a world of drivers (see `commit_world`): crashes before, between and after every step, lost answers, an old
-driver paused anywhere and resumed later, two drivers racing. Afterwards each published row is in its table once, no
-file is listed twice, and no file of a losing attempt is left. ``--seed N`` replays one and prints what happened.
+driver paused anywhere and resumed later, two drivers racing. In every second world other engines commit to the tables,
+expire, compact and tag them, and roll them back. Afterwards each published row is in its table once, no file is listed
+twice, and no file of a losing attempt is left; or a restart was refused with reason, and nothing is doubled.
+``--seed N`` replays one and prints what happened.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from penstock.sinks.paimon import Paimon
 from penstock.sinks.paimon_read import listed_files, read_table
 from penstock.testing.tables import Memory, memory_table
 from tests.sinks.commit_world import SCHEMA, World
+from tests.sinks.other_engines import FOREIGN_ID, MemoryOthers, PaimonOthers
 
 ACTIONS = 40
 
@@ -35,27 +38,42 @@ def run_memory(seed: int) -> World:
     for sink in sinks.values():
         sink.check(SCHEMA)
         table = memory_table(sink.name)
-        table.snapshots.clear()
+        table.clear()
         table.on_commit = lambda _: world.point("inside commit")
+    if seed % 2:
+        world.others = {name: MemoryOthers(memory_table(sink.name), world.lose) for name, sink in sinks.items()}
     with _told(world):
         world.run(ACTIONS)
+        _check_refusal(world)
         world.check(_ids_in_memory)
     return world
 
 
 def run_paimon(seed: int, folder: Path) -> World:
     """One world on real tables, with faults inside pypaimon's publish, too."""
-    sinks: dict[str, Sink] = {name: Paimon(str(folder), f"shop.{name}") for name in ("a", "bb")}
+    sinks = {name: Paimon(str(folder), f"shop.{name}") for name in ("a", "bb")}
     for sink in sinks.values():
         sink.check(SCHEMA)
-    world = World(seed, sinks)
+    world = World(seed, dict(sinks))
+    if seed % 2:
+        world.others = {name: PaimonOthers(sink, world.lose) for name, sink in sinks.items()}
     with _told(world), _faulty_publish(world):
         world.run(ACTIONS)
+        _check_refusal(world)
         world.check(_ids_in_paimon)
         for sink in sinks.values():
-            assert isinstance(sink, Paimon)
             _check_files(world, sink)
     return world
+
+
+def _check_refusal(world: World) -> None:
+    """A restart is refused only if other engines took something away while something was waiting."""
+    if world.refused is None or world.rolled_back:
+        return
+    newest = world.checkpoints.newest()
+    assert newest is not None
+    assert any(state.pending for state in newest.sinks.values()), f"nothing waits, yet: {world.refused}"
+    assert any(" expire " in event or "upkeep" in event for event in world.events), f"nothing expired: {world.refused}"
 
 
 @contextmanager
@@ -84,6 +102,8 @@ def _check_files(world: World, sink: Paimon) -> None:
     folder = Path(sink.warehouse, "shop.db", sink.table.partition(".")[2])
     there = {path.name for path in folder.rglob("*.parquet")}
     assert set(listed) <= there, "a listed file is missing"
+    if world.refused is not None:
+        return
     left = [file for file in there - set(listed) if world.must_be_gone(file)]
     assert left == [], f"files of attempts that lost are left: {left}"
     lists = world.checkpoints.store.list("attempts")
@@ -97,7 +117,8 @@ def _ids_in_memory(sink: Sink) -> Counter[int]:
 
 def _ids_in_paimon(sink: Sink) -> Counter[int]:
     assert isinstance(sink, Paimon)
-    return Counter(read_table(sink.warehouse, sink.table)["id"].to_pylist())
+    ids = read_table(sink.warehouse, sink.table)["id"].to_pylist()
+    return Counter(number for number in ids if number != FOREIGN_ID)
 
 
 @contextmanager
@@ -113,7 +134,10 @@ def _told(world: World) -> Iterator[None]:
 
 def _faults(world: World) -> list[str]:
     kinds = (event.partition(" at ")[0] for event in world.events)
-    return [f"{kind}s" if kind != "crash" else "crashes" for kind in kinds if kind in {"failure", "crash", "pause"}]
+    faults = [f"{kind}s" if kind != "crash" else "crashes" for kind in kinds if kind in {"failure", "crash", "pause"}]
+    faults += ["acts of other engines" for event in world.events if ": others " in event or "upkeep keeps" in event]
+    faults += ["worlds with commits rolled back"] * world.rolled_back
+    return faults + (["worlds that end with a refusal"] if world.refused is not None else [])
 
 
 def main() -> None:
@@ -123,7 +147,8 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=random.randrange(10**9), help="first seed; default: a random one")
     parser.add_argument("--seed", type=int, help="this one only, on both kinds of tables, with its events")
     options = parser.parse_args()
-    logging.getLogger("pypaimon").setLevel(logging.CRITICAL)  # it tells of every fault that we make
+    for chatty in ("pypaimon", "penstock"):  # they tell of every fault that we make
+        logging.getLogger(chatty).setLevel(logging.CRITICAL)
     if options.seed is not None:
         print("\n".join(run_memory(options.seed).events))
         with tempfile.TemporaryDirectory() as folder:

@@ -1,15 +1,16 @@
-"""A world of drivers that commit to tables, run from one seed: crashes, pauses, rivals, lost answers.
+"""A world of drivers that commit to tables, run from one seed: crashes, pauses, rivals, lost answers, other engines.
 
 Checkpoints, generations, decisions, committers and listeners are the real ones. Only epochs are made up (each publishes
 a batch of rows per sink), and nothing runs in a thread: the world makes every step, so a seed says everything. A driver
-is paused by running others inside one of its calls, at a point where a real one could be paused.
+is paused by running others inside one of its calls, at a point where a real one could be paused. At the same points
+other engines commit to the tables, expire, compact and tag snapshots, and roll tables back.
 """
 
 from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -17,102 +18,22 @@ import msgspec
 import pyarrow as pa
 
 from penstock.engine.attempts import AttemptFiles
-from penstock.engine.background import Step
 from penstock.engine.checkpoints import Checkpoints, Driver
 from penstock.engine.commits import Commit, CommitCoordinator, CommitEvents, Retry, SinkCommits
 from penstock.engine.settle import settle
 from penstock.errors import Fenced, MissingFile, PenstockError, TablePositionMismatch
 from penstock.protocol.attempts import attempt_path
-from penstock.protocol.commit import CommitPermit, CommitReceipt, Landed, with_pending
+from penstock.protocol.commit import Landed, with_pending
 from penstock.protocol.ids import CheckpointId, Generation
-from penstock.protocol.manifest import Committable, Manifest, PipelineShape, SourcePosition
+from penstock.protocol.manifest import Committable, Manifest, PipelineShape, SinkState, SourcePosition
 from penstock.protocol.recover import first_manifest, takeover
 from penstock.sinks.base import Committer, Sink, WriterContext
-from penstock.sinks.listeners import CommitInfo, CommitListener
 from penstock.store.memory import MemoryStore
+from tests.sinks.commit_parts import Crash, Faulty, Instance, Listed, Steps
+from tests.sinks.other_engines import Others
 
 SCHEMA = pa.schema([("id", pa.int64())])
 PAUSES_DEEP_MAX = 2
-
-
-class Crash(BaseException):
-    """The driver's process is gone; nothing of it runs on."""
-
-
-class Listed(CommitListener):
-    """Keeps the checkpoints that it was told of in its state, and every call in `calls`."""
-
-    name = "listed"
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-
-    def on_commit(self, commit: CommitInfo, state: bytes) -> bytes:
-        self._world.point("listener")
-        return state + f"{commit.first}-{commit.last};".encode()
-
-
-class Steps:
-    """A background without a thread."""
-
-    def __init__(self, name: str, step: Step, on_death: Callable[[BaseException], None]) -> None:
-        del name, on_death
-        self._step = step
-
-    def start(self) -> None:
-        """The world makes the steps."""
-
-    def wake(self) -> None:
-        """The world looks anyway."""
-
-    def join(self, timeout_s: float | None = None) -> bool:
-        del timeout_s
-        return True
-
-
-class Faulty:
-    """A committer between two points at which anything may happen."""
-
-    def __init__(self, inner: Committer, world: World) -> None:
-        self._inner, self._world = inner, world
-
-    def commit(
-        self,
-        permit: CommitPermit,
-        committables: Sequence[Committable],
-        *,
-        watermark: int | None,
-        properties: Mapping[str, str],
-        still_leader: Callable[[], bool],
-    ) -> CommitReceipt:
-        self._world.point("before commit")
-        receipt = self._inner.commit(
-            permit, committables, watermark=watermark, properties=properties, still_leader=still_leader
-        )
-        self._world.point("after commit")
-        return receipt
-
-    def commits(self, oldest_snapshot: int | None, limit: int) -> tuple[CommitReceipt, ...]:
-        self._world.point("ask")
-        return self._inner.commits(oldest_snapshot, limit)
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._inner, name)
-
-
-@dataclass
-class Instance:
-    """One driver: what `start_query` would hold."""
-
-    generation: Generation
-    manifest: Manifest
-    sinks: dict[str, SinkCommits]
-    coordinator: CommitCoordinator
-    dead: bool = False
-    crashed: bool = False
-    attempts: int = 0
-    busy: set[str] = field(default_factory=set)
-    """What of it is in the middle of a call: its epochs, or the commits of a sink."""
 
 
 @dataclass
@@ -132,6 +53,16 @@ class World:
     written: dict[str, tuple[Generation, CheckpointId]] = field(default_factory=dict)
     """Table files by the attempt that made them."""
     published_by: dict[CheckpointId, Generation] = field(default_factory=dict)
+    files: dict[tuple[str, Generation, CheckpointId], set[str]] = field(default_factory=dict)
+    """Table files of the last attempt at a checkpoint."""
+    won: set[str] = field(default_factory=set)
+    """Table files of attempts that counted."""
+    others: dict[str, Others] = field(default_factory=dict)
+    others_act: bool = False
+    rolled_back: bool = False
+    """Somebody took commits of ours out of a table."""
+    refused: TablePositionMismatch | None = None
+    """A restart was refused: the story ends, nothing may be doubled."""
 
     def __post_init__(self) -> None:
         self.choose = random.Random(self.seed)
@@ -145,8 +76,9 @@ class World:
 
     def point(self, where: str, *, answers: bool = True) -> None:
         """A point at which a driver may crash, be paused, or, where somebody `answers`, get no answer."""
-        if not self.faults:
+        if not self.faults or self.others_act:
             return
+        self.disturb()
         match self.choose.choices(("go on", "fail", "crash", "pause"), (82, 8 if answers else 0, 3, 7))[0]:
             case "fail":
                 self.note(f"failure at {where}")
@@ -158,6 +90,20 @@ class World:
                 self._pause(where)
             case _:
                 pass
+
+    def disturb(self) -> None:
+        """Other engines may do something to a table now."""
+        if self.others and self.choose.random() < 0.04:
+            name = self.choose.choice(sorted(self.others))
+            self.others_act = True
+            try:
+                self.note(f"{name}: {self.others[name].act(self.choose)}")
+            finally:
+                self.others_act = False
+
+    def lose(self) -> None:
+        """Somebody takes commits of ours out of a table."""
+        self.rolled_back = True
 
     def _pause(self, where: str) -> None:
         self.note(f"pause at {where}")
@@ -171,6 +117,8 @@ class World:
 
     def visible(self, name: str) -> None:
         """A snapshot appeared: an older driver must not have made it once a newer one has closed the door (C9)."""
+        if self.others_act:
+            return
         by = self.running[-1].generation if self.running else self.fenced[name]
         if by < self.fenced[name]:
             self.late.append(f"generation {by} committed to {name} after {self.fenced[name]} took over")
@@ -203,37 +151,52 @@ class World:
             committers: dict[str, Committer] = {
                 name: Faulty(sink.open_committer(f"{base.identity}-{name}"), self) for name, sink in self.sinks.items()
             }
-            if not self._settled(base, committers):
+            settled = self._settled(base, committers)
+            if settled is None:
                 return None
             generation = self.checkpoints.claim_generation(Driver("host", 1, "", "0"))
             self.point("after the claim", answers=False)
-            manifest = self._take_over(generation)
+            manifest = self._take_over(generation, base, settled)
             self.point("after the takeover", answers=False)
             instance = self._instance(generation, manifest, committers)
         except (Crash, TimeoutError, Fenced):
             return None
+        except TablePositionMismatch as error:
+            if not self.others:
+                raise
+            self.note(f"refused: {error.seen}")
+            return self._start_in_peace(error)
         self.note(f"generation {generation} starts from checkpoint {manifest.checkpoint}")
         self.instances.append(instance)
         return instance
 
-    def _settled(self, base: Manifest, committers: dict[str, Committer]) -> bool:
-        """False when the older driver went on meanwhile."""
+    def _start_in_peace(self, error: TablePositionMismatch) -> Instance | None:
+        """A table that changed in the middle of a start is no reason to refuse the next one."""
+        if not self.faults:
+            self.refused = error
+            return None
+        self.faults = False
         try:
-            for name, committer in committers.items():
-                settle(name, base.sinks[name], committer)
+            return self.start()
+        finally:
+            self.faults = True
+
+    def _settled(self, base: Manifest, committers: dict[str, Committer]) -> dict[str, SinkState] | None:
+        """What the tables told; None when the older driver went on meanwhile."""
+        try:
+            return {name: settle(name, base.sinks[name], committer).sink for name, committer in committers.items()}
         except (TablePositionMismatch, MissingFile):
             newest = self.checkpoints.newest()
             if newest is None or newest.checkpoint == base.checkpoint:
                 raise
-            return False
-        return True
+            return None
 
-    def _take_over(self, generation: Generation) -> Manifest:
+    def _take_over(self, generation: Generation, seen: Manifest, settled: dict[str, SinkState]) -> Manifest:
         while True:
             base = self.checkpoints.newest() or self.empty
             self.checkpoints.require_newest(generation, base)
             manifest = takeover(
-                base,
+                msgspec.structs.replace(base, sinks=settled if base == seen else base.sinks),
                 newest=CheckpointId(base.checkpoint),
                 generation=generation,
                 shape=base.shape,
@@ -319,7 +282,7 @@ class World:
         except PenstockError as error:
             # Given up after too many tries: the query stops; a restart goes on from the checkpoint.
             self.note(f"generation {instance.generation} stops: {error.code} {error.seen}")
-            if error.code not in {"PEN-043", "PEN-044"}:
+            if error.code not in {"PEN-043", "PEN-044", *(["PEN-042"] if self.others else [])}:
                 raise
             instance.dead = True
 
@@ -354,6 +317,7 @@ class World:
         )
         self.checkpoints.publish(manifest)
         self.published_by[checkpoint] = instance.generation
+        self.won |= {file for name in pending for file in self.files[name, instance.generation, checkpoint]}
         instance.manifest = manifest
         self.note(f"generation {instance.generation} publishes checkpoint {checkpoint} with batch {batch}")
         self.point("after publish", answers=False)
@@ -366,9 +330,13 @@ class World:
         attempt = f"{instance.attempts}"
         path = attempt_path(name, checkpoint=checkpoint, generation=instance.generation, subtask=0, attempt=attempt)
 
+        made: set[str] = set()
+        self.files[name, instance.generation, checkpoint] = made
+
         def announce(file: str) -> None:
             self.checkpoints.store.append(path, file.encode())
             self.written[file.rpartition("/")[2]] = (instance.generation, checkpoint)
+            made.add(file.rpartition("/")[2])
 
         context = WriterContext(checkpoint, instance.generation, 0, 1, attempt, announce)
         writer = self.sinks[name].open_writer(context, SCHEMA)
@@ -380,10 +348,15 @@ class World:
     def run(self, actions: int) -> None:
         """Faults for a while, then none: the last driver must finish everything."""
         for _ in range(actions):
+            self.disturb()
             self.act()
+            if self.refused is not None:
+                return
         self.faults = False
         zombies = [instance for instance in self.instances if not instance.dead]
         instance = self.start()
+        if self.refused is not None:
+            return
         assert instance is not None
         for zombie in zombies:
             for name in sorted(zombie.sinks):
@@ -398,6 +371,11 @@ class World:
         """Each published batch is in its tables once; log and listeners know each checkpoint once."""
         assert self.late == []
         newest = self.checkpoints.newest()
+        if self.refused is not None or self.rolled_back:
+            for name, sink in self.sinks.items():
+                doubled = {number: count for number, count in ids_in(sink).items() if count > 1}
+                assert doubled == {}, f"{name}: doubled {doubled}"
+            return
         assert newest is not None
         (instance,) = self.instances[-1:]
         batches = range((newest.source.batch_id or 0) + 1)
@@ -418,6 +396,8 @@ class World:
         Only those stay that a driver which died had no time to judge: of its attempts at a checkpoint that it did
         publish, others cannot tell losers from winners.
         """
+        if file not in self.written or file in self.won:
+            return False  # another engine's, or one whose rows were rewritten
         generation, checkpoint = self.written[file]
         return generation == self.instances[-1].generation or self.published_by.get(checkpoint) != generation
 

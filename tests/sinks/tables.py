@@ -83,7 +83,7 @@ def commit(
 
 def newest(committer: PaimonCommitter, oldest_snapshot: int | None = None) -> CommitReceipt | None:
     """The newest commit of the committer's user."""
-    receipts = committer.commits(oldest_snapshot, 1)
+    receipts = committer.commits(oldest_snapshot, 1).commits
     return receipts[-1] if receipts else None
 
 

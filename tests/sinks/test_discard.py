@@ -24,4 +24,4 @@ def test_a_discarding_committer_answers_without_a_snapshot() -> None:
     permit = CommitPermit(Generation(1), CheckpointId(7))
     receipt = committer.commit(permit, [], watermark=None, properties={}, still_leader=lambda: True)
     assert (receipt.checkpoint, receipt.snapshot) == (7, None)
-    assert committer.commits(None, 1) == ()
+    assert committer.commits(None, 1).commits == ()

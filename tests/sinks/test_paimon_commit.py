@@ -14,6 +14,7 @@ from penstock.sinks.base import Committable
 from penstock.sinks.paimon import Paimon
 from penstock.sinks.paimon_open import open_table
 from penstock.sinks.paimon_private import TableFiles
+from penstock.sinks.paimon_read import listed_files, newest_snapshot, read_table
 from tests.sinks.tables import (
     SCHEMA,
     assert_no_file_is_listed_twice,
@@ -104,6 +105,16 @@ def test_the_table_tells_the_newest_commit_of_its_user_among_others(sink: Paimon
     assert receipt is not None
     assert (receipt.checkpoint, receipt.snapshot, receipt.rows, receipt.files) == (4, 1, 2, 2)
     assert newest(sink.open_committer("nobody")) is None
+
+
+def test_one_snapshot_can_be_read_while_commits_go_on(sink: Paimon) -> None:
+    committer = sink.open_committer("me")
+    assert newest_snapshot(sink.warehouse, sink.table) is None
+    commit(committer, 1, epoch(sink, 1))
+    snapshot = newest_snapshot(sink.warehouse, sink.table)
+    commit(committer, 2, epoch(sink, 2))
+    assert len(listed_files(sink.warehouse, sink.table, snapshot)) == 2
+    assert sorted(read_table(sink.warehouse, sink.table, snapshot)["id"].to_pylist()) == [2, 3]
 
 
 def test_properties_can_be_read_back_from_the_snapshot(sink: Paimon) -> None:

@@ -18,7 +18,7 @@ from penstock.engine.attempts import AttemptFiles
 from penstock.engine.cluster import JobFailed, StageJob
 from penstock.engine.settle import settle
 from penstock.errors import ConfigError, MissingFile
-from penstock.protocol.commit import with_pending
+from penstock.protocol.commit import with_floor, with_pending
 from penstock.protocol.ids import CheckpointId, Generation
 from penstock.protocol.manifest import SinkState
 from penstock.sinks.listeners import CommitInfo, SinkTime
@@ -54,7 +54,7 @@ def test_the_watermark_is_the_snapshots_own_and_never_goes_back(sink: Paimon) ->
     for committer, checkpoint, watermark in marks:
         commit(committer, checkpoint, epoch(sink, checkpoint), watermark=watermark)
     assert [snapshot(sink, number).watermark for number in range(1, 6)] == [50, 50, 70, 70, 90]
-    assert [receipt.watermark for receipt in ours.commits(None, 9)] == [50, 50, 70, 90]
+    assert [receipt.watermark for receipt in ours.commits(None, 9).commits] == [50, 50, 70, 90]
 
 
 def test_all_commits_of_ours_are_told_with_their_snapshots(sink: Paimon) -> None:
@@ -64,10 +64,14 @@ def test_all_commits_of_ours_are_told_with_their_snapshots(sink: Paimon) -> None
         commit(ours, checkpoint, epoch(sink, checkpoint))
         commit(others, checkpoint, epoch(sink, 10 + checkpoint))
     fresh = sink.open_committer("me")
-    assert [(r.checkpoint, r.snapshot, r.rows) for r in fresh.commits(None, 9)] == [(1, 1, 2), (2, 3, 2), (3, 5, 2)]
-    assert [r.checkpoint for r in fresh.commits(3, 9)] == [2, 3]
-    assert [r.checkpoint for r in fresh.commits(None, 2)] == [2, 3]
-    assert sink.open_committer("nobody").commits(None, 9) == ()
+    assert [(r.checkpoint, r.snapshot, r.rows) for r in fresh.commits(None, 9).commits] == [
+        (1, 1, 2),
+        (2, 3, 2),
+        (3, 5, 2),
+    ]
+    assert [r.checkpoint for r in fresh.commits(3, 9).commits] == [2, 3]
+    assert [r.checkpoint for r in fresh.commits(None, 2).commits] == [2, 3]
+    assert sink.open_committer("nobody").commits(None, 9).commits == ()
 
 
 # -- files ---------------------------------------------------------------------------------------------------------
@@ -77,7 +81,7 @@ def test_a_file_that_is_to_be_committed_and_is_gone_is_named(sink: Paimon) -> No
     committables = tuple(epoch(sink, 4))
     pending = with_pending(SinkState(), CheckpointId(4), committables)
     committer = sink.open_committer("me")
-    assert settle("out", pending, committer).sink == pending
+    assert settle("out", pending, committer).sink == with_floor(pending, 0)
     gone = next(Path(sink.warehouse).rglob("*.parquet"))
     gone.unlink()
     with pytest.raises(MissingFile, match=f"sink out: .*{gone.name}, which checkpoint 4 is to commit"):

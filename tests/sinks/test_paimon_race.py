@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.errors import Fenced, PenstockError, TablePositionMismatch
+from penstock.errors import Fenced, TablePositionMismatch
+from penstock.protocol.commit import Remembered
 from penstock.protocol.ids import Generation
 from penstock.sinks import paimon_local
 from penstock.sinks.base import Committable
@@ -235,8 +236,7 @@ def test_a_table_that_was_rolled_back_is_noticed(sink: Paimon) -> None:
     open_table(sink.warehouse, sink.table).rollback_to(1)
     with pytest.raises(TablePositionMismatch, match="lost commits"):
         commit(committer, 3, epoch(sink, 3))
-    with pytest.raises(TablePositionMismatch, match="lost commits"):
-        newest(sink.open_committer("me"), 2)
+    assert sink.open_committer("me").commits(2, 1).remembered is Remembered.LOST
 
 
 def test_a_commit_that_another_engine_overwrote_is_noticed(sink: Paimon) -> None:
@@ -248,8 +248,7 @@ def test_a_commit_that_another_engine_overwrote_is_noticed(sink: Paimon) -> None
     snapshot.write_text(text.replace('"me"', '"rival"').replace(uuid, "0"))
     with pytest.raises(TablePositionMismatch, match="overwritten"):
         commit(committer, 2, epoch(sink, 2))
-    with pytest.raises(TablePositionMismatch, match="rival"):
-        newest(sink.open_committer("me"), 1)
+    assert sink.open_committer("me").commits(1, 1).remembered is Remembered.LOST
 
 
 def test_snapshots_that_expired_unseen_are_not_guessed_about(sink: Paimon) -> None:
@@ -257,9 +256,13 @@ def test_snapshots_that_expired_unseen_are_not_guessed_about(sink: Paimon) -> No
         commit(sink.open_committer("me" if checkpoint < 3 else "other"), checkpoint, epoch(sink, checkpoint))
     for expired in (1, 2):
         Path(sink.warehouse, f"shop.db/words/snapshot/snapshot-{expired}").unlink()
-    with pytest.raises(PenstockError, match="snapshot 2 is gone"):
-        newest(sink.open_committer("me"), 1)
-    assert newest(sink.open_committer("me"), 2) is None
+    history = sink.open_committer("me").commits(1, 1)
+    assert (history.commits, history.gone, history.remembered) == ((), 2, Remembered.EXPIRED)
+    history = sink.open_committer("me").commits(2, 1)
+    assert (history.commits, history.gone, history.remembered) == ((), None, Remembered.EXPIRED)
+    assert sink.open_committer("me").commits(None, 1, floor=2).gone is None
+    with pytest.raises(TablePositionMismatch, match="snapshot 2 is gone"):
+        commit(sink.open_committer("me"), 2, epoch(sink, 2))
 
 
 def test_a_snapshot_never_replaces_another_even_if_it_looked_free(

@@ -28,7 +28,7 @@ EAGER = Upkeep(manifests=2, small_files=2, snapshots=2, snapshots_for=0.0)
 
 def newest_commit(committer: PaimonCommitter, snapshot: int | None = None) -> CommitReceipt | None:
     """The last commit of the committer's user that the table holds."""
-    return next(iter(reversed(committer.commits(snapshot, 1_000))), None)
+    return next(iter(reversed(committer.commits(snapshot, 1_000).commits)), None)
 
 
 class Story:

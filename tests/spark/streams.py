@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 import penstock as pen
 from penstock.observe.events import EpochPublished, Event
 from penstock.sinks.paimon_open import open_table
-from penstock.sinks.paimon_read import listed_files, read_table
+from penstock.sinks.paimon_read import listed_files, newest_snapshot, read_table
 
 TABLE = "shop.rows"
 TIMEOUT_S = 120
@@ -71,10 +71,12 @@ def finish(*outputs: pen.Output, checkpoint: Path, **options: Any) -> list[Event
 
 
 def rows_in(tmp_path: Path, table: str = TABLE) -> list[dict[str, Any]]:
-    """The table read back, after making sure that no file is listed twice."""
-    files = listed_files(str(tmp_path / "lake"), table)
+    """One snapshot of the table read back, after making sure that it lists no file twice. Commits may go on."""
+    lake = str(tmp_path / "lake")
+    snapshot = newest_snapshot(lake, table)
+    files = listed_files(lake, table, snapshot)
     assert len(files) == len(set(files))
-    rows = read_table(str(tmp_path / "lake"), table).to_pylist()
+    rows = read_table(lake, table, snapshot).to_pylist()
     if not open_table(str(tmp_path / "lake"), table).is_primary_key_table:
         assert second_reader(tmp_path / "lake", files) == len(rows), "Polars finds other rows in the listed files"
     return rows

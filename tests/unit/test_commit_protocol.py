@@ -18,6 +18,7 @@ from penstock.protocol.commit import (
     SinkProgress,
     TableAhead,
     TableBehind,
+    TableHistory,
     Tell,
     next_action,
     pause_s,
@@ -45,6 +46,9 @@ class Small:
     def receipts(self) -> list[CommitReceipt]:
         found = enumerate(self.table, 1)
         return [CommitReceipt(CheckpointId(part[-1]), number, len(part), len(part)) for number, part in found]
+
+    def history(self) -> TableHistory:
+        return TableHistory(tuple(self.receipts()), len(self.table))
 
 
 def commit(world: Small, batch: CommitBatch, base: SinkState) -> Small:
@@ -75,7 +79,7 @@ def publish(world: Small, *, rows: bool) -> Small:
 
 def restart(world: Small) -> Small:
     """A new driver: from the newest manifest and what the table says; the old one may live on."""
-    decision = reconcile(world.manifest, world.receipts())
+    decision = reconcile(world.manifest, world.history())
     assert isinstance(decision, Agreed), f"{decision} in {world}"
     return replace(world, driver=SinkProgress(world.manifest, landed=decision.landed), zombie=world.driver)
 
@@ -93,7 +97,7 @@ def moves(world: Small) -> Iterator[Small]:
             yield replace(world, driver=protocol.told(driver, {"l": state}))
             yield replace(world, driver=protocol.failed(driver, 0.0))
         case Ask():
-            decision = reconcile(driver.sink, world.receipts())
+            decision = reconcile(driver.sink, world.history())
             assert isinstance(decision, Agreed), f"{decision} in {world}"
             yield replace(world, driver=protocol.answered(driver, decision))
             yield replace(world, driver=protocol.in_doubt(driver, 0.0))
@@ -136,7 +140,7 @@ def finish(world: Small, published: frozenset[int]) -> None:
                 state = listened(driver.sink.listeners.get("l", b""), landed.pending)
                 world = replace(world, driver=protocol.told(driver, {"l": state}))
             case Ask():
-                decision = reconcile(driver.sink, world.receipts())
+                decision = reconcile(driver.sink, world.history())
                 assert isinstance(decision, Agreed)
                 world = replace(world, driver=protocol.answered(driver, decision))
             case CommitBatch() as batch:
@@ -178,13 +182,13 @@ def state(committed: int | None, *pending: int) -> SinkState:
     )
 
 
-def receipts(*checkpoints: int) -> list[CommitReceipt]:
-    return [CommitReceipt(CheckpointId(c), number, 1, 1) for number, c in enumerate(checkpoints, 1)]
+def shown(*checkpoints: int) -> TableHistory:
+    return TableHistory(tuple(CommitReceipt(CheckpointId(c), n, 1, 1) for n, c in enumerate(checkpoints, 1)))
 
 
 def test_what_landed_is_told_snapshot_by_snapshot() -> None:
     """C12: four checkpoints went into two snapshots before the driver died."""
-    decision = reconcile(state(1, 2, 3, 5, 6), receipts(1, 3, 5))
+    decision = reconcile(state(1, 2, 3, 5, 6), shown(1, 3, 5))
     assert isinstance(decision, Agreed)
     assert [(landed.first, landed.last, landed.receipt.snapshot) for landed in decision.landed] == [
         (2, 3, 2),
@@ -194,7 +198,7 @@ def test_what_landed_is_told_snapshot_by_snapshot() -> None:
 
 
 def test_a_snapshot_that_expired_leaves_its_checkpoints_to_the_next_one() -> None:
-    decision = reconcile(state(1, 2, 3), receipts(3))
+    decision = reconcile(state(1, 2, 3), shown(3))
     assert isinstance(decision, Agreed)
     assert [(landed.first, landed.last) for landed in decision.landed] == [(2, 3)]
 
@@ -212,7 +216,7 @@ def test_a_snapshot_that_expired_leaves_its_checkpoints_to_the_next_one() -> Non
 def test_table_and_checkpoint_that_cannot_both_be_right_are_refused(
     committed: int | None, pending: tuple[int, ...], found: tuple[int, ...], kind: type
 ) -> None:
-    assert isinstance(reconcile(state(committed, *pending), receipts(*found)), kind)
+    assert isinstance(reconcile(state(committed, *pending), shown(*found)), kind)
 
 
 def test_a_watermark_never_goes_back() -> None:
@@ -240,7 +244,7 @@ def test_tries_are_spaced_out_and_a_success_forgets_failures() -> None:
     progress = protocol.answered(progress, Agreed(()))
     batch = next_action(progress, ONE, 0.0)
     assert isinstance(batch, CommitBatch)
-    assert protocol.committed(progress, batch, receipts(1)[0]).failures == 0
+    assert protocol.committed(progress, batch, shown(1).commits[0]).failures == 0
 
 
 def judged(

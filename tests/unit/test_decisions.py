@@ -12,6 +12,7 @@ from penstock.protocol.commit import (
     CommitReceipt,
     TableAhead,
     TableBehind,
+    TableHistory,
     acknowledged,
     next_commit,
     reconcile,
@@ -86,7 +87,7 @@ def test_every_crash_point_commits_each_checkpoint_once(crash_after: int) -> Non
         return published
 
     stored = run(stored, 1)
-    decision = reconcile(stored, [receipt(table[-1])] if table else [])
+    decision = reconcile(stored, TableHistory((receipt(table[-1]),) if table else ()))
     assert isinstance(decision, Agreed)
     steps = -100
     newest = max([pending.checkpoint for pending in stored.pending] + [stored.committed or 0])
@@ -105,7 +106,7 @@ def test_reconcile_agrees_only_when_both_sides_can_be_right() -> None:
         sink = SinkState(
             committed=committed, pending=tuple(PendingCommit(checkpoint=p, committables=WORK) for p in pending)
         )
-        decision = reconcile(sink, [] if found is None else [receipt(found)])
+        decision = reconcile(sink, TableHistory(() if found is None else (receipt(found),)))
         known = {committed, *pending} - {None}
         if committed is not None and (found is None or found < committed):
             assert isinstance(decision, TableBehind)

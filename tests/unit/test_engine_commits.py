@@ -20,14 +20,14 @@ from penstock.engine.query import Query
 from penstock.errors import Fenced, ListenerFailed
 from penstock.observe.commit_log import commit_log
 from penstock.observe.events import Committed, Event
-from penstock.protocol.commit import SinkProgress, with_pending
+from penstock.protocol.commit import SinkProgress, TableHistory, with_pending
 from penstock.protocol.ids import CheckpointId, Generation
 from penstock.protocol.manifest import SinkState
 from penstock.sinks.base import WriterContext
 from penstock.sinks.listeners import SinkTime
 from penstock.testing.inline import InlineRun, stream_of
 from penstock.testing.tables import Memory, MemoryCommitter, memory_table
-from tests.sinks.commit_world import Steps
+from tests.sinks.commit_parts import Steps
 from tests.unit.engine_jobs import SCHEMA, FakeClock, assert_exact, batches_of, epochs, keyed_slow
 
 
@@ -262,11 +262,11 @@ def test_a_driver_that_starts_while_the_older_one_goes_on_looks_again(
     run.start(keyed_slow(clock, table, 0), checkpoint=tmp_path).await_termination(30)
     original = MemoryCommitter.commits
 
-    def commits(self: MemoryCommitter, oldest_snapshot: int | None, limit: int) -> tuple[object, ...]:
+    def commits(self: MemoryCommitter, oldest_snapshot: int | None, limit: int, floor: int = 0) -> TableHistory:
         monkeypatch.setattr(MemoryCommitter, "commits", original)
         older = InlineRun(batches_of(100, 3), clock, accepted=[0])
         older.start(keyed_slow(clock, table, 0), checkpoint=tmp_path).await_termination(30)
-        return original(self, oldest_snapshot, limit)
+        return original(self, oldest_snapshot, limit, floor)
 
     monkeypatch.setattr(MemoryCommitter, "commits", commits)
     newer = InlineRun(batches_of(100, 4), clock, accepted=[0, 1, 2])

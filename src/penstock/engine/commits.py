@@ -13,12 +13,12 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import assert_never
+from typing import NoReturn, assert_never
 
 from penstock.engine.attempts import AttemptFiles
 from penstock.engine.background import AT_ONCE, WHEN_WOKEN, Background, Pause, Spawn
 from penstock.engine.settle import ask_table
-from penstock.errors import CommitFailed, Fenced, ListenerFailed, PenstockError, TablePositionMismatch
+from penstock.errors import CommitFailed, Fenced, ListenerFailed, MissingFile, PenstockError, TablePositionMismatch
 from penstock.protocol import commit as protocol
 from penstock.protocol.commit import Ask, CommitBatch, Landed, Rest, SinkProgress, Tell, next_action
 from penstock.protocol.ids import CheckpointId, Generation
@@ -173,6 +173,8 @@ class SinkCommits:
             )
         except Fenced:
             raise
+        except MissingFile as error:  # nothing was committed, and trying again does not bring the file back
+            self._raise_unless_replaced(error)
         except Exception as error:  # unknown outcome, whatever it was: ask the table, then decide anew
             self._again(protocol.in_doubt, batch.pending[0].checkpoint, batch.permit.checkpoint, error)
             return
@@ -194,17 +196,21 @@ class SinkCommits:
         try:
             agreed = ask_table(self._name, sink, self._committer)
         except TablePositionMismatch as error:
-            if not self._still_leader():
-                raise Fenced(
-                    f"sink {self._name}: {error.seen}",
-                    cause="a newer driver took over and commits to the table",
-                    next_step="let the newer one run; this one has stopped",
-                ) from error
-            raise
+            self._raise_unless_replaced(error)
         except Exception as error:
             self._again(protocol.in_doubt, sink.pending[0].checkpoint, sink.pending[-1].checkpoint, error)
             return
         self._change(lambda progress: protocol.answered(progress, agreed))
+
+    def _raise_unless_replaced(self, error: PenstockError) -> NoReturn:
+        """A newer driver may have committed, and others may have tidied up behind it: that is the reason, then."""
+        if not self._still_leader():
+            raise Fenced(
+                f"sink {self._name}: {error.seen}",
+                cause="a newer driver took over and commits to the table",
+                next_step="let the newer one run; this one has stopped",
+            ) from error
+        raise error
 
     def _tell(self, landed: Landed) -> None:
         """Tells the listeners, writes the log, acknowledges; in this order, so that a crash leaves nothing out."""

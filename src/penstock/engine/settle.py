@@ -2,48 +2,68 @@
 
 from __future__ import annotations
 
-from penstock.errors import MissingFile, TablePositionMismatch
-from penstock.protocol.commit import Agreed, SinkProgress, TableAhead, TableBehind, committables_of, reconcile
-from penstock.protocol.manifest import SinkState
-from penstock.sinks.base import Committer
+import logging
+from typing import assert_never
+
+from penstock.errors import TableMismatch, TablePositionMismatch
+from penstock.protocol.commit import (
+    Agreed,
+    HistoryGone,
+    SinkProgress,
+    TableAhead,
+    TableBehind,
+    answered,
+    committables_of,
+    floor_of,
+    judge_table,
+    proven,
+    reconcile,
+)
+from penstock.protocol.manifest import SinkState, TableMark
+from penstock.sinks.base import Committer, files_missing
+
+_log = logging.getLogger("penstock")
 
 
-def settle(name: str, sink: SinkState, committer: Committer) -> SinkProgress:
+def settle(name: str, sink: SinkState, committer: Committer, *, restored: bool = False) -> SinkProgress:
     """Where a sink's commits stand when a driver starts. Changes nothing; what landed is acknowledged later.
+
+    `restored`: an older checkpoint, or one from another folder, was asked for.
 
     Raises: `TablePositionMismatch`; `MissingFile` when a file that is still to be committed is gone.
     """
-    agreed = ask_table(name, sink, committer)
+    agreed = ask_table(name, sink, committer, restored=restored)
+    if agreed.unread is not None and sink.committed is not None and not agreed.landed:
+        _log.warning(
+            "sink %s: table snapshot %s expired before this query saw it; nothing was waiting to be committed,"
+            " so the query goes on",
+            name,
+            agreed.unread,
+        )
     held = agreed.landed[-1].last if agreed.landed else -1
     left = [pending for pending in sink.pending if pending.checkpoint > held]
     for pending in left:
         missing = committer.missing_files(pending.committables)
         if missing:
-            raise MissingFile(
-                f"sink {name}: {missing[0]}, which checkpoint {pending.checkpoint} is to commit, does not exist"
-                + (f" ({len(missing)} files are missing)" if len(missing) > 1 else ""),
-                cause="files that the table did not list yet were deleted by hand or by another engine's cleanup",
-                next_step="put the file back, or restore an older checkpoint (restore=N): its rows are written again",
-                path=missing[0],
-            )
+            raise files_missing(f"sink {name}: ", pending.checkpoint, missing)
     assert committables_of(left) or not left
-    return SinkProgress(sink, landed=agreed.landed)
+    return answered(SinkProgress(sink), agreed)
 
 
-def ask_table(name: str, sink: SinkState, committer: Committer) -> Agreed:
+def ask_table(name: str, sink: SinkState, committer: Committer, *, restored: bool = False) -> Agreed:
     """What of a sink's pending checkpoints its table holds.
 
-    Raises: `TablePositionMismatch` when table and checkpoint cannot both be right.
+    Raises: `TablePositionMismatch` when table and checkpoint cannot both be right, or nobody can tell.
     """
-    receipts = committer.commits(sink.snapshot, max(1, len(sink.pending)))
-    match reconcile(sink, receipts):
+    history = committer.commits(sink.snapshot, max(1, len(sink.pending)), floor_of(sink))
+    match reconcile(sink, history, restored=restored):
         case Agreed() as agreed:
             return agreed
         case TableBehind(wanted, found):
             raise TablePositionMismatch(
                 f"sink {name}: the checkpoint knows that checkpoint {wanted} was committed, "
                 f"the table's newest commit of ours is {found if found is not None else 'missing'}",
-                cause="the table was rolled back, dropped and made again, or its snapshots expired",
+                cause="the table was rolled back, or another engine overwrote a snapshot",
                 next_step="restore the checkpoint that fits the table (restore=N), or write to a new table from a new"
                 " checkpoint folder",
                 wanted=wanted,
@@ -59,3 +79,50 @@ def ask_table(name: str, sink: SinkState, committer: Committer) -> Agreed:
                 found=found,
                 newest_known=newest,
             )
+        case HistoryGone(snapshot):
+            # What the newest snapshot lists was committed. What it does not list may have been compacted away. After an
+            # older checkpoint more may have been committed, which this cannot tell.
+            if sink.pending and not restored and committer.holds(sink.pending[-1].committables):
+                return proven(sink, history)
+            raise _untold(name, sink, snapshot)
+        case verdict:
+            assert_never(verdict)
+
+
+def _untold(name: str, sink: SinkState, snapshot: int) -> TablePositionMismatch:
+    if sink.pending:
+        waiting = ", ".join(str(pending.checkpoint) for pending in sink.pending)
+        question = f"whether it held checkpoint {waiting}, which the query had not seen arrive"
+    else:
+        question = f"whether more than checkpoint {sink.committed or 'none'} was committed"
+    return TablePositionMismatch(
+        f"sink {name}: snapshot {snapshot} of the table is gone, so nobody can tell {question}; nothing was committed",
+        cause="another engine expired snapshots while the query did not run",
+        next_step="look for the rows of that checkpoint in the table; if they are missing, write them by hand. Then go"
+        " on with a new checkpoint folder. To avoid this, keep more snapshots (snapshot.num-retained.min)",
+        snapshot=snapshot,
+    )
+
+
+def require_same_table(name: str, sink: SinkState, there: TableMark | None, description: str) -> None:
+    """Before anything is made: a sink goes on with the table that its checkpoint wrote to.
+
+    Raises: `TableMismatch`.
+    """
+    other = judge_table(sink, there)
+    if other is None:
+        return
+    wrote = "a table" if other.wrote_to is None else f"table {other.wrote_to.name}"
+    if other.there is None:
+        seen = f"the checkpoint has written to {wrote}; the sink points to {description}, which does not exist"
+    elif other.wrote_to is not None and other.wrote_to.name == other.there.name:
+        seen = f"the checkpoint has written to {wrote}; {description} was made later, so it is another one"
+    else:
+        seen = f"the checkpoint has written to {wrote}; the sink points to {description}, which is another one"
+    raise TableMismatch(
+        f"sink {name}: {seen}",
+        cause="the sink's table or warehouse was changed in the program, or the table was dropped and made again",
+        next_step="point the sink to the table it wrote to; to write to another table, start with a new checkpoint"
+        " folder",
+        sink=name,
+    )

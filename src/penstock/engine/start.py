@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import PurePosixPath
 
+import msgspec
+
 import penstock
 from penstock.config import Config
 from penstock.engine.attempts import AttemptFiles
@@ -26,7 +28,7 @@ from penstock.engine.feed import Feed
 from penstock.engine.history import History, Listener, commit_event, retry_event, takeover_event, utc_now
 from penstock.engine.origin import bring
 from penstock.engine.query import Query
-from penstock.engine.settle import settle
+from penstock.engine.settle import require_same_table, settle
 from penstock.engine.upkeep import TableUpkeep, Upkeeping
 from penstock.errors import (
     ConfigError,
@@ -40,8 +42,9 @@ from penstock.errors import (
 )
 from penstock.graph import Pipeline
 from penstock.observe.events import Event, InFlightDropped, QueryStarted
+from penstock.protocol.commit import marked
 from penstock.protocol.ids import CheckpointId, EdgeName, Generation, StageName
-from penstock.protocol.manifest import Manifest, PipelineShape
+from penstock.protocol.manifest import Manifest, PipelineShape, SinkState
 from penstock.protocol.recover import takeover
 from penstock.protocol.scale import first_parallelism
 from penstock.sinks.base import Committer, Sink
@@ -138,7 +141,7 @@ def _own(
     seen = checkpoints.ids()
     try:
         base = find_base(checkpoints, pipeline, config, open_store)
-        committers = _committers(pipeline, base.manifest)
+        committers, settled = _committers(pipeline, base.manifest, restored=config.restore is not None)
     except (TablePositionMismatch, MissingFile):
         if config.restore is None and checkpoints.ids() != seen:
             return None  # the older driver still runs: it published and committed meanwhile
@@ -153,7 +156,7 @@ def _own(
     generation = checkpoints.claim_generation(driver, above=base.manifest.generation)
     if isinstance(config.restore, int) and checkpoints.ids() != seen:
         return None  # it goes on: what the tables hold may be more than the old checkpoint knows
-    manifest = _take_over(checkpoints, base.manifest, config, generation, pipeline.shape(), parallelism)
+    manifest = _take_over(checkpoints, base.manifest, settled, config, generation, pipeline.shape(), parallelism)
     return None if manifest is None else _Owned(manifest, generation, committers, base)
 
 
@@ -203,15 +206,25 @@ def _first_events(name: str, owned: _Owned) -> Iterator[Event]:
     yield takeover_event(manifest)
 
 
-def _committers(pipeline: Pipeline, base: Manifest) -> dict[str, Committer]:
-    """One per sink, on tables that fit the stream and agree with the checkpoint, nothing missing."""
-    committers = {}
+def _committers(
+    pipeline: Pipeline, base: Manifest, *, restored: bool
+) -> tuple[dict[str, Committer], dict[str, SinkState]]:
+    """One per sink, on tables that fit the stream and agree with the checkpoint, nothing missing.
+
+    And what the tables told about the sinks, to be remembered before anything more is committed. No table is made
+    before all sinks are known to point to the tables that they wrote to.
+    """
+    committers, settled = {}, {}
+    for binding in pipeline.sinks():
+        there = binding.sink.mark()
+        require_same_table(binding.name, base.sinks[binding.name], there, binding.sink.description)
     for binding in pipeline.sinks():
         binding.sink.check(binding.schema)
         committer = binding.sink.open_committer(commit_user(base.identity, binding.name))
-        settle(binding.name, base.sinks[binding.name], committer)
+        progress = settle(binding.name, base.sinks[binding.name], committer, restored=restored)
         committers[binding.name] = committer
-    return committers
+        settled[binding.name] = marked(progress.sink, binding.sink.mark())
+    return committers, settled
 
 
 def _taken_over(pipeline: Pipeline, manifest: Manifest) -> dict[str, Sink]:
@@ -250,6 +263,7 @@ def resolve_parallelism(pipeline: Pipeline, wanted: object, config: Config) -> d
 def _take_over(
     checkpoints: Checkpoints,
     base: Manifest,
+    settled: dict[str, SinkState],
     config: Config,
     generation: Generation,
     shape: PipelineShape,
@@ -257,7 +271,8 @@ def _take_over(
 ) -> Manifest | None:
     """Publishes the first manifest of this generation; an older driver may get one more in before.
 
-    None when another driver made the folder its own in the meantime: then everything has to be looked at again.
+    `settled` is what the tables told about the sinks of `base`. None when another driver made the folder its own in the
+    meantime: then everything has to be looked at again.
     """
     while True:
         newest = _newest_to_follow(checkpoints, config, generation)
@@ -266,10 +281,10 @@ def _take_over(
                 return None
             checkpoints.require_newest(generation, newest)
         # With a path, the folder was empty before: a rival has done the same restore, and this driver is the newer one.
-        if isinstance(newest, Manifest) and not isinstance(config.restore, int):
-            base = newest
+        if isinstance(newest, Manifest) and not isinstance(config.restore, int) and newest != base:
+            base, settled = newest, newest.sinks
         manifest = takeover(
-            base,
+            msgspec.structs.replace(base, sinks={**base.sinks, **settled}),
             newest=_id_of(base if newest is None else newest),
             generation=generation,
             shape=shape,

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 
 import msgspec
 
 from penstock.protocol.ids import CheckpointId, Generation
-from penstock.protocol.manifest import Committable, PendingCommit, SinkState
+from penstock.protocol.manifest import Committable, PendingCommit, SinkState, TableMark
 
 TRIES = 5
 """Failures in a row after which a sink gives up."""
@@ -55,11 +56,15 @@ class CommitReceipt:
 
 @dataclass(frozen=True, slots=True)
 class Landed:
-    """Checkpoints that one table snapshot holds; `found` when that was learnt by asking the table."""
+    """Checkpoints that one table snapshot holds; `found` when that was learnt by asking the table.
+
+    `floor` where that snapshot expired: all commits of ours up to this one are these and those before them.
+    """
 
     pending: tuple[PendingCommit, ...]
     receipt: CommitReceipt
     found: bool = False
+    floor: int | None = None
 
     @property
     def first(self) -> CheckpointId:
@@ -81,16 +86,46 @@ class Landed:
 # -- table and checkpoint ------------------------------------------------------------------------------------------
 
 
+class Remembered(Enum):
+    """What became of the table snapshot that a manifest names: of the last commit that was acknowledged."""
+
+    NOTHING = "no snapshot was remembered"
+    HELD = "the table has it, and it is ours"
+    EXPIRED = "it is gone, and newer ones are there"
+    LOST = "the table is shorter than that, or has another one in its place"
+
+
+@dataclass(frozen=True, slots=True)
+class TableHistory:
+    """What a table shows of one commit user, and how far back it can be trusted to show everything.
+
+    `commits` come oldest first. `latest` is the newest snapshot of anybody, 0 for an empty table, None for a table
+    without snapshots. `gone` is a snapshot that is missing although it might hold a commit newer than the last of
+    `commits`: nobody can tell.
+    """
+
+    commits: tuple[CommitReceipt, ...] = ()
+    latest: int | None = None
+    gone: int | None = None
+    remembered: Remembered = Remembered.NOTHING
+
+
 @dataclass(frozen=True, slots=True)
 class Agreed:
-    """Table and checkpoint fit; `landed` are the pending checkpoints that the table holds, snapshot by snapshot."""
+    """Table and checkpoint fit; `landed` are the pending checkpoints that the table holds, snapshot by snapshot.
+
+    Every commit of ours up to snapshot `floor` is in `landed`, or acknowledged. `unread` is a snapshot that expired
+    before anybody looked, where it does not matter.
+    """
 
     landed: tuple[Landed, ...]
+    floor: int | None = None
+    unread: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class TableBehind:
-    """The table lost a commit that the checkpoint knows of: rolled back, expired, or another table."""
+    """The table lost a commit that the checkpoint knows of: rolled back, or another table."""
 
     wanted: int
     found: int | None
@@ -104,18 +139,29 @@ class TableAhead:
     newest_known: int | None
 
 
-def reconcile(sink: SinkState, table: Sequence[CommitReceipt]) -> Agreed | TableBehind | TableAhead:
-    """Compares a sink's position with what the table says our commit user committed, oldest first.
+@dataclass(frozen=True, slots=True)
+class HistoryGone:
+    """A snapshot expired that may have held a pending checkpoint, or one that an older checkpoint knows nothing of."""
 
-    The newest commit must be among `table`. Where older ones are missing (their snapshots expired), their checkpoints
-    are taken to have landed with the next one that is there.
+    snapshot: int
+
+
+Verdict = Agreed | TableBehind | TableAhead | HistoryGone
+
+
+def reconcile(sink: SinkState, table: TableHistory, *, restored: bool = False) -> Verdict:
+    """Compares a sink's position with what the table shows of our commit user.
+
+    Where older commits are missing (their snapshots expired), their checkpoints are taken to have landed with the next
+    one that is there. A snapshot that nobody could read matters if something is pending, or if the checkpoint is
+    `restored`: an older one, after which more may have been committed.
     """
-    assert [receipt.checkpoint for receipt in table] == sorted({receipt.checkpoint for receipt in table})
-    found = int(table[-1].checkpoint) if table else None
-    if sink.committed is not None and (found is None or found < sink.committed):
+    assert [receipt.checkpoint for receipt in table.commits] == sorted({r.checkpoint for r in table.commits})
+    found = int(table.commits[-1].checkpoint) if table.commits else None
+    if sink.committed is not None and _lost(sink, table, found):
         return TableBehind(sink.committed, found)
     known = {sink.committed, *(pending.checkpoint for pending in sink.pending)} - {None}
-    newer = [receipt for receipt in table if sink.committed is None or receipt.checkpoint > sink.committed]
+    newer = [receipt for receipt in table.commits if sink.committed is None or receipt.checkpoint > sink.committed]
     for receipt in newer:
         if receipt.checkpoint not in known:
             return TableAhead(int(receipt.checkpoint), max((k for k in known if k is not None), default=None))
@@ -124,15 +170,91 @@ def reconcile(sink: SinkState, table: Sequence[CommitReceipt]) -> Agreed | Table
         mine = tuple(pending for pending in rest if pending.checkpoint <= receipt.checkpoint)
         rest = rest[len(mine) :]
         landed.append(Landed(mine, receipt, found=True))
-    return Agreed(tuple(landed))
+    if table.gone is not None and (rest or restored):
+        return HistoryGone(table.gone)
+    return Agreed(tuple(landed), None if landed else table.latest, table.gone)
+
+
+def _lost(sink: SinkState, table: TableHistory, found: int | None) -> bool:
+    """Whether the table lacks the commit that was acknowledged last. An expired snapshot is no loss: its rows stay."""
+    assert sink.committed is not None
+    if table.remembered is Remembered.LOST:
+        return True
+    if found is not None:
+        return found < sink.committed
+    if sink.snapshot is None and sink.floor is not msgspec.UNSET:
+        # Its snapshot expired before it was acknowledged; see `proven`.
+        return table.latest is None or table.latest < sink.floor
+    return table.remembered is not Remembered.EXPIRED
+
+
+def proven(sink: SinkState, table: TableHistory) -> Agreed:
+    """Everything pending is in the table, though no snapshot tells: its newest one lists files of the last of it."""
+    assert sink.pending
+    checkpoint = CheckpointId(sink.pending[-1].checkpoint)
+    rows, files = sum(pending.rows for pending in sink.pending), len(committables_of(sink.pending))
+    landed = Landed(sink.pending, CommitReceipt(checkpoint, None, rows, files), found=True, floor=table.latest)
+    return Agreed((landed,), None, table.gone)
+
+
+def with_floor(sink: SinkState, floor: int | None) -> SinkState:
+    """Remembers up to which table snapshot all commits of ours are acknowledged; see `SinkState.floor`.
+
+    It may go back: a table that was rolled back numbers its next snapshots again.
+    """
+    if floor is None or floor == sink.snapshot:
+        return msgspec.structs.replace(sink, floor=msgspec.UNSET)
+    return msgspec.structs.replace(sink, floor=floor)
+
+
+def floor_of(sink: SinkState) -> int:
+    return 0 if sink.floor is msgspec.UNSET else sink.floor
+
+
+def trusted(floor: int, latest: int) -> int:
+    """A floor as far as it counts. A table that is shorter was rolled back since: it numbers its snapshots anew."""
+    return floor if floor <= latest else 0
+
+
+def marked(sink: SinkState, table: TableMark | None) -> SinkState:
+    """Remembers which table is written to, where it can be told from others."""
+    known = table is not None and table.made_at_ms is not None
+    return msgspec.structs.replace(sink, table=table if table is not None and known else msgspec.UNSET)
+
+
+@dataclass(frozen=True, slots=True)
+class OtherTable:
+    """What was committed, or is to be, belongs to another table; `there` is None where there is none."""
+
+    wrote_to: TableMark | None
+    there: TableMark | None
+
+
+def judge_table(sink: SinkState, there: TableMark | None) -> OtherTable | None:
+    """Whether a sink points to another table than the one it wrote to, before anything is made or changed.
+
+    `there` is the table, None where there is none. A table keeps its time of making when it is renamed or moved. A sink
+    that has written nothing may go to any table.
+    """
+    if sink.committed is None and not sink.pending:
+        return None
+    wrote_to = None if sink.table is msgspec.UNSET else sink.table
+    if there is None:
+        return OtherTable(wrote_to, None)
+    if wrote_to is None or None in {wrote_to.made_at_ms, there.made_at_ms}:
+        return None  # not known: what the table holds must tell
+    return OtherTable(wrote_to, there) if wrote_to.made_at_ms != there.made_at_ms else None
 
 
 def acknowledged(sink: SinkState, receipt: CommitReceipt, listeners: Mapping[str, bytes] | None = None) -> SinkState:
     """The sink's state once the table holds everything up to the receipt's checkpoint and listeners know it."""
+    # A commit's own snapshot says as much as a floor.
+    floor = sink.floor if receipt.snapshot is None else msgspec.UNSET
     return msgspec.structs.replace(
         sink,
         committed=int(receipt.checkpoint),
         snapshot=receipt.snapshot if receipt.snapshot is not None else sink.snapshot,
+        floor=floor,
         pending=tuple(pending for pending in sink.pending if pending.checkpoint > receipt.checkpoint),
         listeners=sink.listeners if listeners is None else dict(listeners),
     )
@@ -263,13 +385,16 @@ def failed(progress: SinkProgress, now_s: float) -> SinkProgress:
 
 def answered(progress: SinkProgress, agreed: Agreed) -> SinkProgress:
     """The table said what it holds. Failures still count: only a commit or a listener shows that things work."""
-    return replace(progress, landed=agreed.landed, in_doubt=False, retry_at_s=0.0)
+    sink = progress.sink if agreed.landed else with_floor(progress.sink, agreed.floor)
+    return replace(progress, sink=sink, landed=agreed.landed, in_doubt=False, retry_at_s=0.0)
 
 
 def told(progress: SinkProgress, listeners: Mapping[str, bytes]) -> SinkProgress:
     """The listeners know of the oldest landed commit; `listeners` are their states after it."""
     first, *rest = progress.landed
     sink = acknowledged(progress.sink, first.receipt, listeners)
+    if first.floor is not None:
+        sink = with_floor(msgspec.structs.replace(sink, snapshot=None), first.floor)
     return replace(progress, sink=sink, landed=tuple(rest), failures=0)
 
 

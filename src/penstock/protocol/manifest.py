@@ -114,6 +114,13 @@ class PendingCommit(_Value, frozen=True, kw_only=True):
         return sum(committable.rows for committable in self.committables)
 
 
+class TableMark(_Value, frozen=True, kw_only=True):
+    """Which table a sink writes to: its name, and when it was made, if the table tells."""
+
+    name: str
+    made_at_ms: int | None = None
+
+
 class SinkState(_Value, frozen=True, kw_only=True):
     """Position of one sink: the newest checkpoint known to be in the table, and what still has to go there.
 
@@ -126,6 +133,11 @@ class SinkState(_Value, frozen=True, kw_only=True):
     watermark: int | None = None
     pending: tuple[PendingCommit, ...] = ()
     listeners: dict[str, Payload] = {}
+    floor: int | msgspec.UnsetType = msgspec.UNSET
+    """Every commit of ours in a table snapshot up to this one is acknowledged, so what is pending can only be in later
+    ones; `snapshot` says the same where there is none."""
+    table: TableMark | msgspec.UnsetType = msgspec.UNSET
+    """The table that was written to; older checkpoints do not have it."""
 
 
 class SourcePosition(_Value, frozen=True, kw_only=True):

@@ -14,9 +14,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.protocol.commit import CommitPermit, CommitReceipt
+from penstock.errors import MissingFile
+from penstock.protocol.commit import CommitPermit, CommitReceipt, TableHistory
 from penstock.protocol.ids import CheckpointId, Generation
-from penstock.protocol.manifest import Committable
+from penstock.protocol.manifest import Committable, TableMark
 from penstock.sinks.listeners import CommitListener
 
 __all__ = [
@@ -26,9 +27,23 @@ __all__ = [
     "Committer",
     "Routing",
     "Sink",
+    "TableHistory",
+    "TableMark",
     "Writer",
     "WriterContext",
+    "files_missing",
 ]
+
+
+def files_missing(where: str, checkpoint: int, missing: Sequence[str]) -> MissingFile:
+    """The error for data files that a checkpoint is to commit and that do not exist."""
+    return MissingFile(
+        f"{where}{missing[0]}, which checkpoint {checkpoint} is to commit, does not exist; nothing was committed"
+        + (f" ({len(missing)} files are missing)" if len(missing) > 1 else ""),
+        cause="files that the table did not list yet were deleted by hand or by another engine's cleanup",
+        next_step="put the file back, or restore an older checkpoint (restore=N): its rows are written again",
+        path=missing[0],
+    )
 
 
 def _to_nobody(file: str) -> None:
@@ -87,13 +102,19 @@ class Committer(Protocol):
         """
         ...
 
-    def commits(self, oldest_snapshot: int | None, limit: int) -> tuple[CommitReceipt, ...]:
-        """The newest `limit` commits of our commit user, oldest first; goes back no further than `oldest_snapshot`.
+    def commits(self, oldest_snapshot: int | None, limit: int, floor: int = 0) -> TableHistory:
+        """The newest `limit` commits of our commit user, and how far back the table could be read.
 
-        The newest one is always among them, if there is any; older ones may be missing (expired).
+        `oldest_snapshot` is the one of the last commit that was acknowledged. Commits that were not acknowledged are in
+        later ones than that, and later than `floor`. The newest commit is always among the answer's, unless snapshots
+        are `gone`; older ones may be missing (expired).
 
         Raises: `TablePositionMismatch` when the table lost what it had; any other exception: ask again.
         """
+        ...
+
+    def holds(self, committables: Sequence[Committable]) -> bool:
+        """Whether the newest snapshot lists a file of these: then they were committed. If not, nobody knows."""
         ...
 
     def commit(
@@ -110,8 +131,8 @@ class Committer(Protocol):
         Asks the table first; if it already holds that checkpoint, answers with what it holds. `still_leader` is
         asked again right before the snapshot becomes visible.
 
-        Raises: `Fenced` when this driver is no longer the leader; any other exception means *unknown outcome*:
-        ask `commits` before trying again.
+        Raises: `Fenced` when this driver is no longer the leader; `MissingFile` when a data file is gone and nothing
+        was committed; any other exception means *unknown outcome*: ask `commits` before trying again.
         """
         ...
 
@@ -146,6 +167,10 @@ class Sink(Protocol):
         """
         ...
 
+    def mark(self) -> TableMark | None:
+        """Which table this is; None when it does not exist yet. Makes nothing."""
+        ...
+
     def check(self, schema: pa.Schema) -> None:
         """Called once in the driver before anything runs: creates or verifies the table.
 
@@ -168,9 +193,12 @@ class Sink(Protocol):
 
 
 class SinkDefaults:
-    """A sink without routing, without listeners of its own, whose writers need nothing from a takeover."""
+    """A sink that always exists, without routing or listeners, whose writers need nothing from a takeover."""
 
     __slots__ = ()
+
+    def mark(self) -> TableMark | None:
+        return TableMark(name=type(self).__name__)
 
     def routing(self, schema: pa.Schema) -> Routing | None:
         del schema

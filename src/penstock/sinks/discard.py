@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from penstock.protocol.ids import Generation
-from penstock.sinks.base import CommitPermit, CommitReceipt, Committable, SinkDefaults, WriterContext
+from penstock.sinks.base import CommitPermit, CommitReceipt, Committable, SinkDefaults, TableHistory, WriterContext
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +55,11 @@ class DiscardCommitter:
     def fence(self, generation: Generation) -> None:
         """There is nothing to keep anybody away from."""
 
-    def commits(self, oldest_snapshot: int | None, limit: int) -> tuple[CommitReceipt, ...]:
-        return ()
+    def commits(self, oldest_snapshot: int | None, limit: int, floor: int = 0) -> TableHistory:
+        return TableHistory()
+
+    def holds(self, committables: Sequence[Committable]) -> bool:
+        return False
 
     def commit(
         self,

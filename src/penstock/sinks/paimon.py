@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from penstock.errors import ConfigError, TableMismatch
 from penstock.protocol.ids import CheckpointId
-from penstock.sinks.base import Committable, Routing, WriterContext
+from penstock.sinks.base import Committable, Routing, TableMark, WriterContext
 from penstock.sinks.listeners import CommitListener
 from penstock.sinks.paimon_local import as_local
 from penstock.sinks.partition_done import PartitionDone
@@ -101,6 +101,16 @@ class Paimon:
         Raises: as `check`.
         """
         return self._existing_or_drafted(schema)[1].routing()
+
+    def mark(self) -> TableMark | None:
+        """The table's name and the time of its first schema, which stay together when it is renamed or moved.
+
+        Raises: `StorageFailed`.
+        """
+        from penstock.sinks import paimon_open, paimon_private
+
+        table = paimon_open.find_table(self.warehouse, self.table)
+        return None if table is None else TableMark(name=self.table, made_at_ms=paimon_private.made_at_ms(table))
 
     def check(self, schema: pa.Schema) -> None:
         """Makes the table if it is missing, or verifies that it fits the stream.

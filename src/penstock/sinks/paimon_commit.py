@@ -14,20 +14,25 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
 from penstock.errors import CommitFailed, CorruptFile, Fenced, PenstockError, TablePositionMismatch
+from penstock.protocol.commit import TableHistory
 from penstock.protocol.ids import CheckpointId, Generation
 from penstock.sinks import paimon_local as local
 from penstock.sinks import paimon_private as private
-from penstock.sinks.base import CommitPermit, CommitReceipt, Committable
+from penstock.sinks.base import CommitPermit, CommitReceipt, Committable, files_missing
 from penstock.sinks.paimon_history import History
 from penstock.sinks.paimon_open import open_table
 
 # Other committers may be faster a few times in a row; pypaimon would give up after ten tries and wait up to 10 s.
 _PATIENCE = {"commit.max-retries": "50", "commit.min-retry-wait": "2 ms", "commit.max-retry-wait": "200 ms"}
+
+_QUESTIONS_AT_ONCE = 16
 
 
 class _Halt(BaseException):
@@ -53,6 +58,8 @@ class PaimonCommitter:
         self._publish_remote = private.own_publish(self._table)
         # Commit users hold names that people chose; a digest makes a short part of a file name.
         self._owner = f"{hashlib.sha256(commit_user.encode()).hexdigest()[:16]}-"
+        self._door_closed = False
+        self._proven = 0
         self._checkpoint = CheckpointId(-1)
         self._watermark: int | None = None
         self._still_leader: Callable[[], bool] = lambda: False
@@ -62,14 +69,22 @@ class PaimonCommitter:
         del generation
         if self._root is not None:
             local.withdraw_hidden(Path(self._files.snapshot_path(1)).parent, self._owner)
+            self._door_closed = True
 
-    def commits(self, oldest_snapshot: int | None, limit: int) -> tuple[CommitReceipt, ...]:
+    def commits(self, oldest_snapshot: int | None, limit: int, floor: int = 0) -> TableHistory:
         """As `Committer.commits`.
 
-        Raises: `TablePositionMismatch` when the table lost a commit, or expired snapshots that might be ours.
+        Raises: `TablePositionMismatch` when the table lost a commit that this committer has seen.
         """
-        self._history.ask(oldest_snapshot)
-        return self._history.receipts(oldest_snapshot, limit)
+        self._history.ask(oldest_snapshot, floor)
+        return self._history.told(oldest_snapshot, limit, floor)
+
+    def holds(self, committables: Sequence[Committable]) -> bool:
+        """As `Committer.holds`."""
+        listed = bool(self._listed(self._data_paths(committables)))
+        if listed:
+            self._proven = self._history.seen
+        return listed
 
     def commit(
         self,
@@ -82,14 +97,15 @@ class PaimonCommitter:
     ) -> CommitReceipt:
         """As `Committer.commit`.
 
-        Raises: `Fenced`; `TablePositionMismatch` when a rival committed part of this, nothing was published, and the
-        committables have to be chosen anew; anything else means *unknown outcome*.
+        Raises: `Fenced`; `MissingFile`; `TablePositionMismatch` when a rival committed part of this, nothing was
+        published, and the committables have to be chosen anew; anything else means *unknown outcome*.
         """
         if not committables:
             return CommitReceipt(permit.checkpoint, snapshot=None, rows=0, files=0)
         self._checkpoint, self._watermark, self._still_leader = permit.checkpoint, watermark, still_leader
         if self._ask_before():
             return self._held()
+        self._require_files(committables)
         messages = [self._decode(committable) for committable in committables]
         try:
             with local.publishing(str(self._table.table_path)):
@@ -105,8 +121,19 @@ class PaimonCommitter:
 
     def missing_files(self, committables: Sequence[Committable]) -> tuple[str, ...]:
         """Data files of committables that are gone."""
-        paths = self._data_paths(committables).values()
-        return tuple(path for path in sorted(paths) if not self._table.file_io.exists(path))
+        paths = sorted(self._data_paths(committables).values())
+        exists = self._table.file_io.exists
+        if self._root is not None:
+            return tuple(path for path in paths if not exists(path))
+        # Elsewhere each question takes tens of milliseconds.
+        with ThreadPoolExecutor(_QUESTIONS_AT_ONCE) as pool:
+            return tuple(path for path, there in zip(paths, pool.map(exists, paths), strict=True) if not there)
+
+    def _require_files(self, committables: Sequence[Committable]) -> None:
+        """A commit that lists a file which does not exist would make the table unreadable."""
+        missing = self.missing_files(committables)
+        if missing:
+            raise files_missing("", self._checkpoint, missing)
 
     def partitions(self, committables: Sequence[Committable]) -> tuple[str, ...]:
         """The partitions that committables add rows to, as their folders are named; none without partitions."""
@@ -131,11 +158,20 @@ class PaimonCommitter:
         return paths
 
     def _remove_unlisted(self, paths: Mapping[str, str]) -> None:
+        for name in paths.keys() - self._named(paths).keys():
+            self._table.file_io.delete_quietly(paths[name])
+
+    def _named(self, paths: Mapping[str, str]) -> Counter[str]:
+        """Of these files the ones that the newest snapshot's manifests name: 1 where it lists one, 0 if removed."""
         latest = self._files.latest()
         entries = self._files.entries(latest, frozenset(paths)) if latest is not None and paths else ()
-        listed = {entry.file.file_name for entry in entries}
-        for name in paths.keys() - listed:
-            self._table.file_io.delete_quietly(paths[name])
+        counts: Counter[str] = Counter()
+        for entry in entries:
+            counts[entry.file.file_name] += 1 if entry.kind == 0 else -1
+        return counts
+
+    def _listed(self, paths: Mapping[str, str]) -> set[str]:
+        return {name for name, count in self._named(paths).items() if count > 0}
 
     def close(self) -> None:
         """Nothing stays open between calls."""
@@ -148,10 +184,24 @@ class PaimonCommitter:
         """
         known = self._history.checkpoint if self._history.asked else None
         self._history.ask()
+        self._judge_gap()
         found = self._history.checkpoint
         if known not in {None, found} and found < self._checkpoint:
             raise _rival(self._checkpoint, found)
         return found >= self._checkpoint
+
+    def _judge_gap(self) -> None:
+        """Snapshots expired before this committer looked.
+
+        Nothing of ours is in doubt when a commit begins, and on a local warehouse no older driver can publish since the
+        door was closed. A newer one may have, but then this one is told that it does not lead. So they were not ours.
+
+        Raises: `TablePositionMismatch` where that does not hold.
+        """
+        gone = self._history.gone
+        if gone > self._proven and not self._door_closed:
+            raise _expired(gone)
+        self._history.trust()
 
     def _held(self) -> CommitReceipt:
         receipt = self._history.receipt()
@@ -188,6 +238,7 @@ class PaimonCommitter:
         finally:
             hidden.unlink(missing_ok=True)
         if published:
+            self._history.add(snapshot)
             # Only a hint: readers look for newer snapshots themselves.
             with suppress(OSError):
                 local.replace(Path(self._files.hint_path()), str(snapshot.id))
@@ -198,6 +249,7 @@ class PaimonCommitter:
         known = self._history.checkpoint
         try:
             self._history.read_to(int(snapshot.id) - 1)
+            self._judge_gap()
             leads = self._still_leader()
         except Exception as error:  # noqa: BLE001 - nothing was published, so whatever it is ends the commit
             raise _Halt(error) from None
@@ -228,6 +280,15 @@ class PaimonCommitter:
             checkpoint=self._checkpoint,
             path=path,
         )
+
+
+def _expired(snapshot_id: int) -> TablePositionMismatch:
+    return TablePositionMismatch(
+        f"snapshot {snapshot_id} is gone, so nobody can tell whether it held a commit of ours; nothing was published",
+        cause="snapshots were expired faster than the query commits",
+        next_step="keep more snapshots (snapshot.num-retained.min); compare table and checkpoint before going on",
+        snapshot=snapshot_id,
+    )
 
 
 def _rival(checkpoint: int, found: int) -> TablePositionMismatch:

@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from pypaimon.common.memory_size import MemorySize
-from pypaimon.read.reader.aggregation_merge_function import resolve_agg_func_name
 from pypaimon.write.commit_message import CommitMessage
 from pypaimon.write.writer.append_only_data_writer import AppendOnlyDataWriter
 from pypaimon.write.writer.data_writer import DataWriter
@@ -108,12 +107,9 @@ class _Folds:
     def __init__(self, table: private.Table, kind: Kind) -> None:
         self._table, self._engine = table, kind.merge_engine
         self._keys = list(table.trimmed_primary_keys)
-        sequence_fields = set(table.options.sequence_field())
         by_column = dict.fromkeys(kind.columns.names, "last_non_null_value")
         if self._engine == "aggregation":
-            by_column = {
-                name: resolve_agg_func_name(name, kind.primary_key, kind.options, sequence_fields) for name in by_column
-            }
+            by_column = private.aggregate_functions(table)
         self._functions = ["primary_key"] * (len(self._keys) + 2) + list(by_column.values())
         self._vectorised = all(fold.can_fold(kind.columns.field(name).type, by_column[name]) for name in by_column)
         self.merge_function = None if self._vectorised else private.merge_function(table)

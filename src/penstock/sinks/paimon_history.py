@@ -1,13 +1,15 @@
 """What a table holds of one commit user, so that no checkpoint is committed twice.
 
-Snapshots are numbered without gaps and never change, so each is read once: the first question walks back from the
-newest snapshot, every later one reads on from there. Filtering is by high-water mark: checkpoint ids only grow.
-Snapshots of our commit user that compact are no commits: they add no rows.
+Snapshots are numbered without gaps and never change, so each is read once: a question walks back from the newest
+snapshot to the newest one of ours, or to where the last question began. Other engines expire snapshots: one that is
+missing on the way is remembered as `gone`, for nobody can tell what it held. Filtering is by high-water mark:
+checkpoint ids only grow. Snapshots of our commit user that compact are no commits: they add no rows.
 """
 
 from __future__ import annotations
 
 from penstock.errors import TablePositionMismatch
+from penstock.protocol.commit import Remembered, TableHistory, trusted
 from penstock.protocol.ids import CheckpointId
 from penstock.sinks.base import CommitReceipt
 from penstock.sinks.paimon_private import Snapshot, TableFiles
@@ -21,20 +23,44 @@ class History:
         self._user = commit_user
         self._seen: int | None = None
         self._newest: Snapshot | None = None
+        self._gone = 0
 
     @property
     def asked(self) -> bool:
         return self._seen is not None
 
     @property
+    def seen(self) -> int:
+        """The newest snapshot that was there at the last question."""
+        assert self._seen is not None, "ask first"
+        return self._seen
+
+    @property
+    def gone(self) -> int:
+        """The newest snapshot that could not be read and is newer than our newest commit; 0 when there is none."""
+        return 0 if self._newest is not None and int(self._newest.id) > self._gone else self._gone
+
+    @property
     def checkpoint(self) -> int:
-        """The newest committed checkpoint; -1 when the table holds none."""
+        """The newest committed checkpoint; -1 when the table shows none."""
         return -1 if self._newest is None else int(self._newest.commit_identifier)
 
     def receipt(self) -> CommitReceipt | None:
         return None if self._newest is None else self._receipt(self._newest)
 
-    def receipts(self, oldest_snapshot: int | None, limit: int) -> tuple[CommitReceipt, ...]:
+    def told(self, oldest_snapshot: int | None, limit: int, floor: int) -> TableHistory:
+        """What the last question found; `floor` as for `ask`."""
+        known = max(oldest_snapshot or 0, trusted(floor, self.seen))
+        if self._gone <= known:
+            self._gone = 0
+        return TableHistory(
+            self._receipts(oldest_snapshot, limit),
+            latest=self.seen,
+            gone=self.gone or None,
+            remembered=self._remembered(oldest_snapshot),
+        )
+
+    def _receipts(self, oldest_snapshot: int | None, limit: int) -> tuple[CommitReceipt, ...]:
         """The newest `limit` commits, oldest first; the walk ends at `oldest_snapshot` and where snapshots expired."""
         if self._newest is None:
             return ()
@@ -46,6 +72,16 @@ class History:
             if self._is_ours(snapshot):
                 found.append(snapshot)
         return tuple(self._receipt(snapshot) for snapshot in reversed(found))
+
+    def _remembered(self, snapshot_id: int | None) -> Remembered:
+        if snapshot_id is None:
+            return Remembered.NOTHING
+        if snapshot_id > self.seen:
+            return Remembered.LOST
+        snapshot = self._files.snapshot(snapshot_id)
+        if snapshot is None:
+            return Remembered.EXPIRED
+        return Remembered.HELD if self._is_ours(snapshot) else Remembered.LOST
 
     def _receipt(self, snapshot: Snapshot) -> CommitReceipt:
         return CommitReceipt(
@@ -60,50 +96,51 @@ class History:
     def _is_ours(self, snapshot: Snapshot) -> bool:
         return bool(snapshot.commit_user == self._user and snapshot.commit_kind != "COMPACT")
 
-    def ask(self, oldest_snapshot: int | None = None) -> None:
-        """Reads what was committed since the last question; the first one goes back to `oldest_snapshot`.
+    def ask(self, oldest_snapshot: int | None = None, floor: int = 0) -> None:
+        """Reads what was committed since the last question; the first one goes back to `oldest_snapshot` and `floor`.
 
-        Raises: `TablePositionMismatch` when the table lost snapshots that it had.
+        Raises: `TablePositionMismatch` when the table lost snapshots that this committer has seen.
         """
         latest = self._files.latest()
         latest_id = 0 if latest is None else int(latest.id)
-        floor = self._seen if self._seen is not None else oldest_snapshot or 0
-        if latest_id < floor:
-            raise _went_back(f"its newest snapshot is {latest_id or 'none'}, it had {floor} before")
-        if self._seen is None:
-            self._newest = self._walk_back(latest_id, oldest_snapshot)
-            self._seen = latest_id
-        else:
+        if self._seen is not None:
             self._check_newest()
             self.read_to(latest_id)
+            return
+        self._walk_back(latest_id, max(oldest_snapshot or 0, trusted(floor, latest_id)))
+        if self._newest is None and oldest_snapshot is not None:
+            snapshot = self._files.snapshot(oldest_snapshot)
+            self._newest = snapshot if snapshot is not None and self._is_ours(snapshot) else None
+        self._seen = latest_id
 
     def read_to(self, snapshot_id: int) -> None:
-        """Reads the snapshots up to this one; each must still be there."""
-        assert self._seen is not None, "ask first"
-        for number in range(self._seen + 1, snapshot_id + 1):
-            snapshot = self._files.snapshot(number)
-            if snapshot is None:
-                raise _expired(number)
-            self.add(snapshot)
+        """Reads the snapshots up to this one.
+
+        Raises: `TablePositionMismatch` when more had been there.
+        """
+        if snapshot_id < self.seen:
+            raise _went_back(f"its newest snapshot is {snapshot_id or 'none'}, it had {self.seen} before")
+        self._walk_back(snapshot_id, self.seen)
+        self._seen = snapshot_id
 
     def add(self, snapshot: Snapshot) -> None:
-        """Notes the snapshot that follows the last one seen."""
-        assert self._seen is not None, "ask first"
-        assert snapshot.id == self._seen + 1, f"snapshot {snapshot.id} does not follow {self._seen}"
-        self._seen += 1
-        if self._is_ours(snapshot):
-            self._newest = snapshot
+        """Notes a commit that this committer made itself: it may expire before anybody asks."""
+        self._newest, self._seen = snapshot, int(snapshot.id)
 
-    def _walk_back(self, latest_id: int, oldest_snapshot: int | None) -> Snapshot | None:
-        for number in range(latest_id, max(1, oldest_snapshot or 1) - 1, -1):
+    def trust(self) -> None:
+        """What could not be read held nothing of ours, the caller knows."""
+        self._gone = 0
+
+    def _walk_back(self, latest_id: int, bottom: int) -> None:
+        """From the newest down to ours, to one that is gone, or to `bottom`, which was read before."""
+        for number in range(latest_id, bottom, -1):
             snapshot = self._files.snapshot(number)
-            if snapshot is None and oldest_snapshot is not None and number > oldest_snapshot:
-                raise _expired(number)
-            if snapshot is None or self._is_ours(snapshot):
-                return snapshot
-            if number == oldest_snapshot:
-                raise _went_back(f"snapshot {number} was ours and now belongs to {snapshot.commit_user!r}")
-        return None
+            if snapshot is None:
+                self._gone = number
+                return
+            if self._is_ours(snapshot):
+                self._newest = snapshot
+                return
 
     def _check_newest(self) -> None:
         """A committer that renames, unlike ours, can overwrite a snapshot: never build on a lost commit."""
@@ -117,14 +154,5 @@ def _went_back(seen: str) -> TablePositionMismatch:
     return TablePositionMismatch(
         f"the table lost commits that it had acknowledged: {seen}",
         cause="the table was rolled back, dropped and made again, or another engine overwrote a snapshot",
-        next_step="restore the table, or start from a checkpoint that fits it, or with a new checkpoint folder",
-    )
-
-
-def _expired(snapshot_id: int) -> TablePositionMismatch:
-    return TablePositionMismatch(
-        f"snapshot {snapshot_id} is gone, so nobody can tell whether it held a commit of ours",
-        cause="snapshots were expired while the query did not run, or faster than it commits",
-        next_step="keep more snapshots (snapshot.num-retained.min); compare table and checkpoint before going on",
-        snapshot=snapshot_id,
+        next_step="start the query again: it goes on if its own commits are still there, and says so if they are not",
     )

@@ -90,7 +90,14 @@ def check_kind(table: private.Table) -> Kind:
     """
     if not private.is_file_store(table):
         raise _refused("a table that only points to other files", "it has no snapshots", "write to a Paimon table")
-    kind = Kind.of(table)
+    try:
+        kind = Kind.of(table)
+    except ValueError as error:
+        raise _refused(
+            f"a table with a column that pypaimon has no Arrow type for: {error}",
+            "its values could be neither written nor read back",
+            "write to a table without that column (for MULTISET use a map from value to count)",
+        ) from error
     _check_buckets(kind)
     _check_keys(kind)
     for option, (harmless, reason, instead) in (_OPTIONS | (_KEYED_OPTIONS if kind.primary_key else {})).items():
@@ -104,7 +111,38 @@ def check_kind(table: private.Table) -> Kind:
             "pypaimon cannot merge such rows, neither when writing nor when reading",
             "leave these options out, or aggregate in the pipeline and write with merge-engine = deduplicate",
         )
+    _check_sequence(table, kind)
     return kind
+
+
+def _check_sequence(table: private.Table, kind: Kind) -> None:
+    """Rows of a key that come in one epoch are stored as one row with one value of ``sequence.field``.
+
+    A value that came with a smaller one is then as new as the whole row. A row of another epoch that belongs in between
+    is put before all of them or behind, so what the table shows would depend on where epochs end.
+    """
+    fields = ", ".join(private.sequence_fields(table)) if kind.primary_key else ""
+    if not fields:
+        return
+    reason = "a row that arrives late belongs between rows that were stored as one, so the order of columns is lost"
+    if kind.merge_engine == "partial-update":
+        raise _refused(
+            f"a table with merge-engine = partial-update and sequence.field = {fields}",
+            reason,
+            "leave sequence.field out: rows of a key are kept in the order of their arrival; or merge columns in the"
+            " pipeline, and write whole rows with merge-engine = deduplicate, which may have a sequence.field",
+        )
+    if kind.merge_engine == "aggregation":
+        functions = private.aggregate_functions(table)
+        ordered = [name for name, function in functions.items() if function not in _ANY_ORDER]
+        if ordered:
+            name = ordered[0]
+            raise _refused(
+                f"a table with sequence.field = {fields} and {functions[name]} for column {name}",
+                reason,
+                f"leave sequence.field out, or use a function for {name} whose result does not depend on the order of"
+                " rows (max, sum, ...), or last_value",
+            )
 
 
 def _check_buckets(kind: Kind) -> None:
@@ -219,6 +257,12 @@ def check_row_kind(kind: Kind, row_kind: str | None, schema: pa.Schema) -> None:
         )
 
 
+# Functions whose result for some rows is the same however the rows were grouped before, in an order that is not that of
+# arrival. `last_value` is: the row with the largest sequence field is known as such after each fold.
+_ANY_ORDER = frozenset(
+    {"primary_key", "last_value", "sum", "product", "max", "min", "bool_or", "bool_and"}
+    | {"theta_sketch", "hll_sketch", "rbm32"}
+)
 _NOT_YET = "this sink does not write such tables yet"
 # Option: the value that does no harm, why any other is refused, and what to use instead.
 _OPTIONS: dict[str, tuple[str, str, str]] = {
@@ -229,6 +273,7 @@ _OPTIONS: dict[str, tuple[str, str, str]] = {
     "target-file-row-num": ("", "pypaimon cannot cut files by rows", "use target-file-size"),
     "data-file.external-paths": ("", _NOT_YET, "keep data files inside the warehouse"),
     "data-file.path-directory": ("", _NOT_YET, "keep data files at their usual place"),
+    "manifest.format": ("avro", "pypaimon writes Avro, which other engines would not find", "leave the option out"),
     "bucket-function.type": ("default", "pypaimon looks for rows by the default function", "leave the option out"),
 }
 _KEYED_OPTIONS: dict[str, tuple[str, str, str]] = {

@@ -7,6 +7,7 @@ tests/sinks/test_paimon_private.py fails when one of these names moves.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,7 +17,8 @@ from pypaimon.common.file_io import FileIO
 from pypaimon.common.identifier import Identifier
 from pypaimon.common.json_util import JSON
 from pypaimon.read.merge_engine_support import check_supported
-from pypaimon.schema.data_types import PyarrowFieldParser
+from pypaimon.read.reader.aggregation_merge_function import resolve_agg_func_name
+from pypaimon.schema.data_types import ArrayType, AtomicType, MapType, PyarrowFieldParser, RowType
 from pypaimon.schema.table_schema import TableSchema
 from pypaimon.snapshot.snapshot_commit import SnapshotCommit
 from pypaimon.table.file_store_table import FileStoreTable
@@ -29,6 +31,9 @@ if not logging.getLogger("pypaimon").level:
     # pypaimon tells of every commit and file at INFO; whoever set a level already wants to hear it.
     logging.getLogger("pypaimon").setLevel(logging.WARNING)
 
+_LENGTH = re.compile(r"(VAR)?(CHAR|BINARY)\s*\(\s*(?P<length>\d+)\s*\)", re.IGNORECASE)
+_LENGTH_MAX = (1 << 31) - 1  # STRING and BYTES
+
 Table = Any
 Message = Any
 Snapshot = Any
@@ -40,6 +45,14 @@ Publish = Callable[[Snapshot], bool]
 def columns_of(table: Table) -> pa.Schema:
     """The table's columns as the Arrow types that pypaimon wants to be given."""
     return PyarrowFieldParser.from_paimon_schema(table.table_schema.fields)
+
+
+def made_at_ms(table: Table) -> int | None:
+    """When the table's first schema was written; None when that schema is gone, or the table is a view."""
+    if not is_file_store(table):
+        return None
+    first = table.schema_manager.get_schema(0)
+    return None if first is None or first.time_millis is None else int(first.time_millis)
 
 
 def is_file_store(table: Table) -> bool:
@@ -66,6 +79,45 @@ def why_not_merged(table: Table) -> str | None:
 def merge_function(table: Table) -> Any:
     """pypaimon's own fold of rows of one key, one row at a time."""
     return FileStoreWrite(table, "")._build_pk_merge_function()  # noqa: SLF001
+
+
+def sequence_fields(table: Table) -> tuple[str, ...]:
+    """The columns by which rows of one key are ordered before the order of arrival counts."""
+    return tuple(table.options.sequence_field())
+
+
+def aggregate_functions(table: Table) -> dict[str, str]:
+    """By column the function that folds it, in a table with merge-engine = aggregation."""
+    names, keys = [field.name for field in table.table_schema.fields], table.primary_keys
+    fields, options = set(sequence_fields(table)), table.table_schema.options
+    return {name: str(resolve_agg_func_name(name, keys, options, fields)) for name in names}
+
+
+Part = tuple[tuple[str, ...], str, int]
+
+
+def text_limits(table: Table) -> dict[str, list[Part]]:
+    """By column the texts and bytes in it that have a largest length, which Arrow's types do not know.
+
+    Each with the steps that lead to it ("item", "key", "value", or the name of a field), its type and the length.
+    """
+    return {field.name: list(_limited(field.type, ())) for field in table.table_schema.fields}
+
+
+def _limited(kind: Any, steps: tuple[str, ...]) -> Iterator[Part]:
+    match kind:
+        case AtomicType():
+            limited = _LENGTH.fullmatch(kind.type.strip())
+            if limited is not None and int(limited["length"]) < _LENGTH_MAX:
+                yield steps, kind.type, int(limited["length"])
+        case ArrayType():
+            yield from _limited(kind.element, (*steps, "item"))
+        case MapType():
+            yield from _limited(kind.key, (*steps, "key"))
+            yield from _limited(kind.value, (*steps, "value"))
+        case RowType():
+            for field in kind.fields:
+                yield from _limited(field.type, (*steps, field.name))
 
 
 def highest_sequence(table: Table) -> int:
@@ -201,7 +253,11 @@ class TableFiles:
         clean_up(snapshot.base_manifest_list, snapshot.delta_manifest_list, None)
 
     def files_added(self, snapshot: Snapshot) -> int:
-        return sum(int(meta.num_added_files) for meta in self._lists.read_delta(snapshot))
+        """How many data files a snapshot added; 0 when it expired meanwhile: the number is only for people."""
+        try:
+            return sum(int(meta.num_added_files) for meta in self._lists.read_delta(snapshot))
+        except FileNotFoundError:
+            return 0
 
     def entries(self, snapshot: Snapshot, names: frozenset[str] | None = None) -> Iterator[Any]:
         """Every addition and removal of a data file that the snapshot's manifests name, duplicates included."""

@@ -24,6 +24,7 @@ from penstock.sinks.paimon_kinds import ROW_KIND_FIELD, check_kind
 from penstock.sinks.paimon_rowkind import INSERT, Kinds, row_kinds, takes_back
 from penstock.sinks.paimon_schema import check_columns
 from penstock.sinks.paimon_sequence import ROW_BITS
+from penstock.sinks.paimon_text import limits_of, refuse_too_long
 
 # Column statistics hold whole values, untruncated, and would carry long strings into every checkpoint. The optional
 # native writer has other rules for cleaning up.
@@ -59,6 +60,7 @@ class PaimonWriter:
         self._table = private.with_options(table, _OPTIONS)
         self._kind = check_kind(self._table)
         self._columns = check_columns(stored_columns(schema, row_kind, self._kind.columns), self._table, ())
+        self._limits = limits_of(self._table)
         self._row_kind = row_kind or self._kind.options.get(ROW_KIND_FIELD)
         self._root = local.as_local(str(self._table.table_path))
         self._checkpoint = checkpoint
@@ -99,6 +101,7 @@ class PaimonWriter:
         batch, kinds = self._with_kinds(batch)
         rows = _as_columns(batch, self._columns)
         self._refuse_null_keys(rows)
+        refuse_too_long(rows, self._limits)
         sequence = self._numbered(rows.num_rows)
         for partition, bucket, members in groups_of(rows, self._kind.partition_by, self._buckets(rows)):
             if members is None:

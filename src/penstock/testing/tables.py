@@ -1,4 +1,7 @@
-"""A table in memory that behaves like a real one: snapshots, commit users, exactly-once commits. For tests only."""
+"""A table in memory that behaves like a real one: snapshots, commit users, exactly-once commits. For tests only.
+
+Other engines may write to it, expire and compact it, and roll it back, as they do with a real one.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,9 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from penstock.errors import Fenced
-from penstock.protocol.commit import CommitPermit, CommitReceipt
-from penstock.protocol.ids import Generation
+from penstock.errors import Fenced, TablePositionMismatch
+from penstock.protocol.commit import CommitPermit, CommitReceipt, Remembered, TableHistory, trusted
+from penstock.protocol.ids import CheckpointId, Generation
 from penstock.protocol.manifest import Committable
 from penstock.sinks.base import SinkDefaults, WriterContext
 
@@ -23,20 +26,57 @@ class Snapshot:
     receipt: CommitReceipt
     batches: list[pa.RecordBatch]
     properties: dict[str, str] = field(default_factory=dict)
+    payloads: frozenset[bytes] = frozenset()
 
 
 @dataclass(slots=True)
 class MemoryTable:
-    """The table itself; `on_commit` lets a test interfere with a commit before it becomes visible."""
+    """The table itself; `on_commit` lets a test interfere with a commit before it becomes visible.
+
+    `snapshots` are all that were made; nobody can read those up to number `expired`, only their rows. The files of
+    those up to number `compacted` have other names now.
+    """
 
     schema: pa.Schema | None = None
     snapshots: list[Snapshot] = field(default_factory=list)
+    expired: int = 0
+    compacted: int = 0
     on_commit: Callable[[CommitPermit], None] = lambda _: None
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def rows(self) -> pa.Table:
         assert self.schema is not None
         return pa.Table.from_batches([b for s in self.snapshots for b in s.batches], schema=self.schema)
+
+    def clear(self) -> None:
+        self.snapshots.clear()
+        self.expired = self.compacted = 0
+
+    def add(self, user: str, receipt: CommitReceipt, batches: list[pa.RecordBatch], payloads: Sequence[bytes]) -> None:
+        self.snapshots.append(Snapshot(user, receipt, batches, payloads=frozenset(payloads)))
+
+    def add_foreign(self) -> None:
+        """A commit of another engine, without rows."""
+        number = len(self.snapshots) + 1
+        self.add("somebody else", CommitReceipt(CheckpointId(number), number, 0, 0), [], ())
+
+    def expire(self, number: int) -> None:
+        """Nobody can read the snapshots up to this one any more. The newest one always stays."""
+        self.expired = max(self.expired, min(number, len(self.snapshots) - 1))
+
+    def compact(self) -> None:
+        """Another engine rewrites all files, in a snapshot of its own."""
+        self.add_foreign()
+        self.compacted = len(self.snapshots)
+
+    def roll_back(self, number: int) -> None:
+        """To a snapshot that is still there; later ones never were."""
+        assert self.expired < number <= len(self.snapshots)
+        del self.snapshots[number:]
+        self.compacted = min(self.compacted, number)
+
+    def readable(self, number: int) -> Snapshot | None:
+        return self.snapshots[number - 1] if self.expired < number <= len(self.snapshots) else None
 
 
 _tables: dict[str, MemoryTable] = {}
@@ -95,15 +135,55 @@ class MemoryCommitter:
     def __init__(self, table: MemoryTable, user: str) -> None:
         self._table, self._user = table, user
         self._known: int | None = None
+        self._seen: int | None = None
+        self._last: CommitReceipt | None = None
 
     def fence(self, generation: Generation) -> None:
         """Leadership is asked and the snapshot made under one lock: nothing can come between."""
 
-    def commits(self, oldest_snapshot: int | None, limit: int) -> tuple[CommitReceipt, ...]:
-        mine = [snapshot.receipt for snapshot in self._table.snapshots if snapshot.user == self._user]
-        self._known = mine[-1].checkpoint if mine else None
-        recent = [receipt for receipt in mine if (receipt.snapshot or 0) >= (oldest_snapshot or 0)]
-        return tuple((recent or mine)[-limit:])
+    def commits(self, oldest_snapshot: int | None, limit: int, floor: int = 0) -> TableHistory:
+        table = self._table
+        latest = len(table.snapshots)
+        self._require_no_rollback(latest)
+        known = max(oldest_snapshot or 0, trusted(floor, latest))
+        mine = self._mine(known)
+        remembered = self._remembered(oldest_snapshot)
+        if not mine and remembered is Remembered.HELD and oldest_snapshot is not None:
+            mine = [table.snapshots[oldest_snapshot - 1].receipt]
+        if not mine and self._last is not None and int(self._last.snapshot or 0) >= known:
+            mine = [self._last]
+        self._last = mine[-1] if mine else None
+        newest = int(mine[-1].snapshot or 0) if mine else 0
+        gone = table.expired if table.expired > max(known, newest) else None
+        self._seen = latest
+        self._known = mine[-1].checkpoint if mine else self._known
+        return TableHistory(tuple(mine[-limit:]), latest, gone, remembered)
+
+    def holds(self, committables: Sequence[Committable]) -> bool:
+        listed = {p for s in self._table.snapshots[self._table.compacted :] for p in s.payloads}
+        return any(committable.payload in listed for committable in committables)
+
+    def _mine(self, above: int) -> list[CommitReceipt]:
+        numbers = range(max(above, self._table.expired), len(self._table.snapshots))
+        return [s.receipt for s in map(self._table.snapshots.__getitem__, numbers) if s.user == self._user]
+
+    def _remembered(self, number: int | None) -> Remembered:
+        if number is None:
+            return Remembered.NOTHING
+        if number > len(self._table.snapshots):
+            return Remembered.LOST
+        snapshot = self._table.readable(number)
+        if snapshot is None:
+            return Remembered.EXPIRED
+        return Remembered.HELD if snapshot.user == self._user else Remembered.LOST
+
+    def _require_no_rollback(self, latest: int) -> None:
+        if self._seen is not None and latest < self._seen:
+            raise TablePositionMismatch(
+                f"the table lost snapshots: its newest is {latest}, it had {self._seen}",
+                cause="it was rolled back while the query ran",
+                next_step="start the query again",
+            )
 
     def commit(
         self,
@@ -114,22 +194,25 @@ class MemoryCommitter:
         properties: Mapping[str, str],
         still_leader: Callable[[], bool],
     ) -> CommitReceipt:
-        self._table.on_commit(permit)
-        with self._table.lock:
-            known = self._known
-            held = self.commits(None, 1)
+        table = self._table
+        table.on_commit(permit)
+        with table.lock:
+            self._require_no_rollback(len(table.snapshots))
+            held = self._mine(0)[-1:]
             if held and held[-1].checkpoint >= permit.checkpoint:
                 return held[-1]
-            if known != self._known:
-                raise RuntimeError(f"checkpoint {self._known} appeared since the table was asked: choose anew")
+            if held and held[-1].checkpoint > (-1 if self._known is None else self._known):
+                found, self._known = held[-1].checkpoint, held[-1].checkpoint
+                raise RuntimeError(f"checkpoint {found} appeared since the table was asked: choose anew")
             if not still_leader():
                 raise Fenced(f"commit of checkpoint {permit.checkpoint} by generation {permit.generation}")
             batches = [batch for c in committables for batch in pa.ipc.open_stream(c.payload)]
             rows = sum(batch.num_rows for batch in batches)
-            number = len(self._table.snapshots) + 1
+            number = len(table.snapshots) + 1
             receipt = CommitReceipt(permit.checkpoint, number, rows, len(committables), watermark, number)
-            self._table.snapshots.append(Snapshot(self._user, receipt, batches, dict(properties)))
-            self._known = permit.checkpoint
+            table.add(self._user, receipt, batches, [c.payload for c in committables])
+            table.snapshots[-1].properties = dict(properties)
+            self._known, self._seen, self._last = permit.checkpoint, number, receipt
             return receipt
 
     def missing_files(self, committables: Sequence[Committable]) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ import msgspec
 import pyarrow as pa
 
 from penstock.errors import CommitFailed, Fenced, StorageFailed
-from penstock.protocol.commit import CommitPermit, CommitReceipt
+from penstock.protocol.commit import CommitPermit, CommitReceipt, TableHistory
 from penstock.protocol.ids import CheckpointId, Generation
 from penstock.protocol.manifest import Committable
 from penstock.sinks.base import SinkDefaults, WriterContext
@@ -149,13 +149,17 @@ class SimCommitter:
         self._table.fenced_below = max(self._table.fenced_below, int(generation))
         self._table.after(self._process, fault, "fence")
 
-    def commits(self, oldest_snapshot: int | None, limit: int) -> tuple[CommitReceipt, ...]:
-        del oldest_snapshot
+    def commits(self, oldest_snapshot: int | None, limit: int, floor: int = 0) -> TableHistory:
+        del oldest_snapshot, floor
         fault = self._table.call(self._process, "ask")
-        receipts = self._receipts()
+        receipts, latest = self._receipts(), len(self._table.snapshots)
         self._known = int(receipts[-1].checkpoint) if receipts else 0
         self._table.after(self._process, fault, "ask")
-        return receipts[-limit:]
+        return TableHistory(receipts[-limit:], latest)
+
+    def holds(self, committables: Sequence[Committable]) -> bool:
+        """No snapshot expires here, so nobody asks."""
+        raise AssertionError(committables)
 
     def commit(
         self,
