@@ -43,12 +43,14 @@ class Base:
 def find_base(checkpoints: Checkpoints, pipeline: Pipeline, config: Config, open_store: Callable[[str], Store]) -> Base:
     """The checkpoint to go on from, known to fit the pipeline, its files known to be there.
 
-    Raises: `CheckpointMismatch`, `RestoreRefused`, `NoSuchCheckpoint`, `CorruptFile`, `MissingFile`, `FormatTooNew`.
+    Raises: `CheckpointMismatch`, `RestoreRefused`, `NoSuchCheckpoint`, `CorruptFile`, `MissingFile`, `FormatTooNew`;
+    `PipelineError` for names that a new checkpoint should not have.
     """
     base = _stored(checkpoints, config, open_store)
     if base is None:
         _refuse_drop(checkpoints, config)
         require_finished(checkpoints.store)
+        pipeline.require_portable_names()
         return Base(
             first_manifest(
                 identity=uuid.uuid4().hex,

@@ -20,7 +20,7 @@ from penstock.operators.declare import Declaration, Method, Resolve
 from penstock.operators.failing import batch_failed
 from penstock.operators.process import Output
 from penstock.operators.process_operator import Call, CodeShape, KeyedCode, opened, without_timers
-from penstock.operators.timers import TimerRules, Timers
+from penstock.operators.timers import TIMER_TABLES, TimerRules, Timers
 from penstock.operators.user_output import Collector, Misfit
 from penstock.operators.user_state import StateField, StateView
 
@@ -126,6 +126,8 @@ class Connect(SpecDefaults):
         names = _input_names(declared, inputs)
         refuse_doubles(name, names, "an input")
         _check_inputs(declared, inputs, names, maps, hold_back, stateful=timed or bool(fields))
+        if timed:
+            refuse_doubles(name, (*TIMER_TABLES, *maps), "a table of state")
         return cls(
             name,
             inputs,
