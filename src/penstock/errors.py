@@ -97,6 +97,13 @@ class SavepointRefused(PenstockError):
     code, title = "PEN-016", "The savepoint is refused"
 
 
+class NotACheckpoint(PenstockError):
+    """The folder given as `checkpoint=` holds something else: the checkpoint of a plain Spark query, or other files.
+    Nothing was written to it."""
+
+    code, title = "PEN-017", "The folder holds something else"
+
+
 class Fenced(PenstockError):
     """A newer driver has taken over this checkpoint; this one stops."""
 

@@ -12,6 +12,7 @@ import msgspec
 import penstock
 from penstock.config import Config
 from penstock.engine.checkpoints import Checkpoints
+from penstock.engine.foreign import require_own_folder
 from penstock.engine.history import utc_now
 from penstock.engine.origin import Origin, find_origin, require_finished, require_new
 from penstock.errors import CheckpointMismatch, ConfigError, RestoreRefused
@@ -44,9 +45,11 @@ def find_base(checkpoints: Checkpoints, pipeline: Pipeline, config: Config, open
     """The checkpoint to go on from, known to fit the pipeline, its files known to be there.
 
     Raises: `CheckpointMismatch`, `RestoreRefused`, `NoSuchCheckpoint`, `CorruptFile`, `MissingFile`, `FormatTooNew`;
-    `PipelineError` for names that a new checkpoint should not have.
+    `NotACheckpoint`; `PipelineError` for names that a new checkpoint should not have.
     """
     base = _stored(checkpoints, config, open_store)
+    if base is None or base.origin is not None:
+        require_own_folder(checkpoints.store)
     if base is None:
         _refuse_drop(checkpoints, config)
         require_finished(checkpoints.store)

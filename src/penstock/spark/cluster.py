@@ -45,14 +45,14 @@ class SparkCluster:
 
     @property
     def slots(self) -> int:
-        with jvm_calls():
+        with jvm_calls(self._context):
             return int(self._context.defaultParallelism)
 
     def run(self, job: StageJob) -> list[SubtaskReport]:
         plan = job.plan
         work, packed = self._work(job.stage), msgspec.json.encode(plan)
         try:
-            with jvm_calls():
+            with jvm_calls(self._context):
                 self._context.setJobGroup(
                     self._group,
                     f"{self._name}: stage {plan.stage}, checkpoint {plan.checkpoint}",
