@@ -221,3 +221,12 @@ def storage_failed(path: str, error: OSError) -> PenstockError:
     return StorageFailed(
         f"{path}: {error.strerror or error}", cause=cause, next_step=next_step, path=path, errno=error.errno
     )
+
+
+def not_text(error: UnicodeError) -> SubtaskFailed:
+    """What it means that a subtask could not read text: the same rows would fail again in every attempt."""
+    return SubtaskFailed(
+        f"{type(error).__name__}: {error}",
+        cause="a string column holds bytes that are not UTF-8",
+        next_step="repair them before the first operator, for example with make_valid_utf8 in select()",
+    )

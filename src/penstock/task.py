@@ -25,7 +25,7 @@ from penstock.channel.live import LiveInputs, LiveRows, RowsWriter, gathered
 from penstock.channel.reader import PrefetchingReader
 from penstock.channel.segment import HASH_COLUMN, ExchangeWriter, SegmentWriter, edge_schema
 from penstock.channel.watermarks import ChannelWatermarks
-from penstock.errors import PenstockError, SubtaskFailed
+from penstock.errors import PenstockError, not_text
 from penstock.graph import Edge, SinkBinding, Stage, Table, ToEdge, ToOperator, ToSink
 from penstock.holding import HeldSteps
 from penstock.operators.base import (
@@ -94,22 +94,13 @@ def run_subtask(
             run.finish()
             report = run.report(inputs, stepped, lambda: clock() - started)
         except (PenstockError, UnicodeError) as error:
-            told = error if isinstance(error, PenstockError) else _not_text(error)
+            told = error if isinstance(error, PenstockError) else not_text(error)
             failure = _located(told, stage, subtask).to_report()
             return SubtaskReport(
                 stage=plan.stage, subtask=subtask, checkpoint=plan.checkpoint, attempt=attempt, failure=failure
             )
         undo.pop_all()
         return report
-
-
-def _not_text(error: UnicodeError) -> SubtaskFailed:
-    """The same rows would fail again in every attempt."""
-    return SubtaskFailed(
-        f"{type(error).__name__}: {error}",
-        cause="a string column holds bytes that are not UTF-8",
-        next_step="repair them before the first operator, for example with make_valid_utf8 in select()",
-    )
 
 
 def _located(error: PenstockError, stage: Stage, subtask: int) -> PenstockError:

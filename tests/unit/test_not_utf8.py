@@ -258,3 +258,15 @@ def test_a_partition_that_is_not_utf8_is_refused_with_its_bytes() -> None:
 def test_a_row_kind_that_is_not_utf8_is_refused_as_any_other_word() -> None:
     with pytest.raises(SubtaskFailed, match=r"'\\\\xff' is no row kind"):
         row_kinds(strings([b"\xff"]))
+
+
+def test_text_that_nobody_expected_to_read_stops_the_query_as_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever part of a subtask meets it: another attempt would fail as well."""
+
+    def reading(*_: object, **__: object) -> None:
+        b"\xff".decode()
+
+    monkeypatch.setattr("penstock.operators.passing._Passing.process", reading)
+    with pytest.raises(SubtaskFailed, match=r"UnicodeDecodeError.*(?s:.*)subtask 0") as caught:
+        Harness(source().union(source("other")), parallelism=1).feed(source=table())
+    assert caught.value.cause == "a string column holds bytes that are not UTF-8"
