@@ -7,15 +7,16 @@ pipeline that will change should name its stateful operators.
 from __future__ import annotations
 
 import dataclasses
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
+from penstock.channel.hashing import supported_key_type
 from penstock.errors import PipelineError
 from penstock.graph import Edge, Pipeline, SinkBinding, Source, Stage, StageNode, Target, ToEdge, ToOperator, ToSink
+from penstock.names import check_name, edge_names
 from penstock.operators.base import DEAD_LETTERS, OperatorSpec
 from penstock.operators.deadletters import (
     LETTER_SCHEMA,
@@ -27,8 +28,6 @@ from penstock.operators.passing import Pass
 from penstock.protocol.eventtime import SourceTime
 from penstock.sinks.base import Routing, Sink
 from penstock.sinks.listeners import CommitListener
-
-_NAME = re.compile(r"[A-Za-z0-9_.-]{1,80}")
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -162,26 +161,23 @@ class _StageDraft:
     """Per operator, by side output; None is its main output."""
     sinks: list[SinkBinding] = field(default_factory=list)
 
-    def freeze(self, dealt: frozenset[str]) -> Stage:
+    def freeze(self, edges: Mapping[str, Edge]) -> Stage:
+        """`edges` are the finished ones by the numbers that stand for their names in a draft."""
         return Stage(
             self.name,
-            tuple(_dealt(edge, dealt) for edge in self.inputs),
-            tuple(self._node(spec, by_output, dealt) for spec, by_output in zip(self.specs, self.targets, strict=True)),
+            tuple(edges[edge.name] for edge in self.inputs),
+            tuple(self._node(spec, by_output, edges) for spec, by_output in zip(self.specs, self.targets, strict=True)),
             tuple(self.sinks),
         )
 
     @staticmethod
-    def _node(spec: OperatorSpec, by_output: dict[str | None, list[Target]], dealt: frozenset[str]) -> StageNode:
+    def _node(spec: OperatorSpec, by_output: dict[str | None, list[Target]], edges: Mapping[str, Edge]) -> StageNode:
         frozen = {
-            output: tuple(ToEdge(_dealt(to.edge, dealt)) if isinstance(to, ToEdge) else to for to in targets)
+            output: tuple(ToEdge(edges[to.edge.name]) if isinstance(to, ToEdge) else to for to in targets)
             for output, targets in by_output.items()
         }
         sides = {output: targets for output, targets in frozen.items() if output is not None}
         return StageNode(spec, frozen.get(None, ()), sides)
-
-
-def _dealt(edge: Edge, dealt: frozenset[str]) -> Edge:
-    return dataclasses.replace(edge, dealt=True) if edge.name in dealt else edge
 
 
 class _Compiler:
@@ -190,23 +186,36 @@ class _Compiler:
         self._names: set[str] = set()
         self._sources: dict[SourceNode, Source] = {}
         self._drafts: list[_StageDraft] = []
+        self._edges: list[Edge] = []
+        """In the order in which they were made; until all are known, their names are numbers."""
         self._place: dict[OperatorNode, tuple[_StageDraft, int]] = {}
         self._listeners: dict[str, tuple[CommitListener, ...]] = {}
 
     def compile(self) -> Pipeline:
-        for node in _in_order(self._outputs):
-            if isinstance(node, SourceNode):
-                name = self._unique(node.name, given=not node.derived)
-                self._sources[node] = Source(name, node.schema, node.frame, node.time)
+        self._add_sources([node for node in _in_order(self._outputs) if isinstance(node, SourceNode)])
         for node in _in_order(self._outputs):
             if isinstance(node, OperatorNode):
                 self._add_operator(node)
         for output in self._outputs:
             self._add_sink(output)
         self._add_dead_letters()
-        dealt = self._dealt_edges()
-        stages = tuple(draft.freeze(dealt) for draft in self._drafts)
+        edges = self._finished_edges()
+        stages = tuple(draft.freeze(edges) for draft in self._drafts)
         return Pipeline(tuple(self._sources.values()), stages, self._listeners)
+
+    def _add_sources(self, nodes: Sequence[SourceNode]) -> None:
+        """Those that users named get their names before those that SQL made of them."""
+        names = {node: self._unique(node.name, given=True) for node in nodes if not node.derived}
+        names |= {node: self._unique(node.name, given=False) for node in nodes if node.derived}
+        self._sources = {node: Source(names[node], node.schema, node.frame, node.time) for node in nodes}
+
+    def _finished_edges(self) -> dict[str, Edge]:
+        dealt = self._dealt_edges()
+        names = edge_names([(edge.producer, edge.consumer) for edge in self._edges])
+        return {
+            edge.name: dataclasses.replace(edge, name=name, dealt=edge.name in dealt)
+            for edge, name in zip(self._edges, names, strict=True)
+        }
 
     def _dealt_edges(self) -> frozenset[str]:
         """Unkeyed edges behind which nobody needs the order of records: no key, no broadcast, down to the sinks."""
@@ -269,36 +278,20 @@ class _Compiler:
         upstream, keys = part.node, part.keys
         schema = schema_of(upstream)
         if isinstance(upstream, SourceNode):
-            producer = self._sources[upstream].name
-            name = self._edge_name(producer, draft)
-            edge = Edge(name, producer, draft.name, keys, schema, True, False, is_timed(upstream), upstream.event_time)
-            draft.inputs.append(edge)
+            producer, event_time = self._sources[upstream].name, upstream.event_time
+            self._add_edge(draft, producer, keys, schema, True, False, is_timed(upstream), event_time)
             return
         if not part.broadcast:
-            # Results per key stay with their key, where they still carry it: order is kept though nobody asks for keys.
-            inherited = tuple(getattr(self._operator(upstream).spec, "keys", ()))
-            keys = keys or (inherited if set(inherited) <= set(schema.names) else ())
-        source = self._draft_of(upstream)
-        edge = Edge(
-            self._edge_name(source.name, draft),
-            source.name,
-            draft.name,
-            keys,
-            schema,
-            False,
-            part.broadcast,
-            is_timed(upstream),
-            routing=routing,
-        )
-        draft.inputs.append(edge)
+            keys = keys or _inherited_keys(self._operator(upstream).spec, schema)
+        producer = self._draft_of(upstream).name
+        edge = self._add_edge(draft, producer, keys, schema, False, part.broadcast, is_timed(upstream), routing=routing)
         self._send(upstream, ToEdge(edge))
 
-    def _edge_name(self, producer: str, draft: _StageDraft) -> str:
-        taken = {edge.name for edge in draft.inputs}
-        name, count = f"{producer}-to-{draft.name}", 1
-        while (unique := name if count == 1 else f"{name}-{count}") in taken:
-            count += 1
-        return unique
+    def _add_edge(self, draft: _StageDraft, producer: str, *parts: Any, **more: Any) -> Edge:
+        edge = Edge(str(len(self._edges)), producer, draft.name, *parts, **more)
+        self._edges.append(edge)
+        draft.inputs.append(edge)
+        return edge
 
     def _add_sink(self, output: SinkNode) -> None:
         upstream = output.input
@@ -352,12 +345,7 @@ class _Compiler:
         return node.spec if name == node.spec.name else dataclasses.replace(node.spec, name=name)  # type: ignore[type-var]
 
     def _unique(self, name: object, *, given: bool) -> str:
-        if not isinstance(name, str) or not _NAME.fullmatch(name):
-            raise PipelineError(
-                f"{name!r} is not a name",
-                cause="names become folders in the checkpoint",
-                next_step="use letters, digits, '_', '-' and '.', at most 80",
-            )
+        name = check_name(name)
         if name in self._names and given:
             raise PipelineError(
                 f"the name {name!r} is used twice",
@@ -370,6 +358,16 @@ class _Compiler:
             name = f"{base}-{count}"
         self._names.add(name)
         return name
+
+
+def _inherited_keys(spec: OperatorSpec, schema: pa.Schema) -> tuple[str, ...]:
+    """Results per key stay with their key, where they still carry it: order is kept though nobody asks for keys.
+
+    A column of that name may be of another type by now, which may be none that a key can have.
+    """
+    keys = tuple(getattr(spec, "keys", ()))
+    kept = all(key in schema.names and supported_key_type(schema.field(key).type) for key in keys)
+    return keys if kept else ()
 
 
 def _refuse_doubled_listeners(sink: str, listeners: tuple[CommitListener, ...]) -> None:

@@ -97,6 +97,13 @@ class SavepointRefused(PenstockError):
     code, title = "PEN-016", "The savepoint is refused"
 
 
+class NotACheckpoint(PenstockError):
+    """The folder given as `checkpoint=` holds something else: the checkpoint of a plain Spark query, or other files.
+    Nothing was written to it."""
+
+    code, title = "PEN-017", "The folder holds something else"
+
+
 class Fenced(PenstockError):
     """A newer driver has taken over this checkpoint; this one stops."""
 
@@ -213,4 +220,13 @@ def storage_failed(path: str, error: OSError) -> PenstockError:
     cause, next_step = advice.get(error.errno or 0, ("the storage refused the operation", "check the storage"))
     return StorageFailed(
         f"{path}: {error.strerror or error}", cause=cause, next_step=next_step, path=path, errno=error.errno
+    )
+
+
+def not_text(error: UnicodeError) -> SubtaskFailed:
+    """What it means that a subtask could not read text: the same rows would fail again in every attempt."""
+    return SubtaskFailed(
+        f"{type(error).__name__}: {error}",
+        cause="a string column holds bytes that are not UTF-8",
+        next_step="repair them before the first operator, for example with make_valid_utf8 in select()",
     )

@@ -16,6 +16,7 @@ import msgspec
 import pyarrow as pa
 
 from penstock.channel.hashing import hashed_quickly
+from penstock.names import require_distinct, require_portable
 from penstock.operators.base import OperatorSpec, StateSchema
 from penstock.protocol.eventtime import SourceTime
 from penstock.protocol.manifest import EdgeShape, OperatorShape, PipelineShape
@@ -173,13 +174,46 @@ class Pipeline:
     added_listeners: Mapping[str, tuple[CommitListener, ...]] = field(default_factory=dict)
     """Users' commit listeners by sink; they stay in the driver, so they are no part of a stage."""
 
+    def __post_init__(self) -> None:
+        """Whoever made it: no two things have one name, and every edge leads from one output to one input.
+
+        Raises: `PipelineError`.
+        """
+        operators = [node.spec.name for stage in self.stages for node in stage.nodes]
+        sinks = [binding.name for binding in self.sinks()]
+        require_distinct("sources, operators or sinks", [*(source.name for source in self.sources), *operators, *sinks])
+        require_distinct("edges", [edge.name for edge in self.edges()])
+        require_distinct("tables of state", [table.name for stage in self.stages for table in stage.tables])
+        require_distinct("stages", [stage.name for stage in self.stages])
+        require_distinct("sinks", [name for name, _ in {(part.name, id(part.sink)) for part in self._bindings()}])
+        self._require_connected()
+
+    def _bindings(self) -> Iterator[SinkBinding]:
+        for stage in self.stages:
+            yield from stage.sinks
+
+    def _require_connected(self) -> None:
+        sent = sorted((edge.name, stage.name) for stage in self.stages for edge in stage.outputs)
+        taken = sorted((edge.name, edge.producer) for edge in self.edges() if not edge.from_source)
+        assert sent == taken, f"edges that are sent to, {sent}, are not those that are read, {taken}"
+        known = {source.name for source in self.sources}
+        unread = {edge.producer for edge in self.edges() if edge.from_source} - known
+        assert not unread, f"edges come from sources that are not there: {unread}"
+
+    def require_portable_names(self) -> None:
+        """For a new checkpoint. Raises: `PipelineError`, as `names.require_portable`."""
+        require_portable(node.spec.name for stage in self.stages for node in stage.nodes)
+        require_portable(table.name for stage in self.stages for table in stage.tables)
+        require_portable(edge.name for edge in self.edges())
+        require_portable(binding.name for binding in self.sinks())
+
     def edges(self) -> Iterator[Edge]:
         for stage in self.stages:
             yield from stage.inputs
 
     def sinks(self) -> Iterator[SinkBinding]:
         """Each once, though several stages may write dead letters to one."""
-        yield from {binding.name: binding for stage in self.stages for binding in stage.sinks}.values()
+        yield from {binding.name: binding for binding in self._bindings()}.values()
 
     def listeners(self, sink: str) -> tuple[CommitListener, ...]:
         """Who is told of a sink's commits: the sink's own listeners, then the user's."""

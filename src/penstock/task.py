@@ -25,7 +25,7 @@ from penstock.channel.live import LiveInputs, LiveRows, RowsWriter
 from penstock.channel.reader import PrefetchingReader
 from penstock.channel.segment import HASH_COLUMN, ExchangeWriter, SegmentWriter, edge_schema
 from penstock.channel.watermarks import ChannelWatermarks
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, not_text
 from penstock.graph import Edge, SinkBinding, Stage, Table, ToEdge, ToOperator, ToSink
 from penstock.holding import HeldSteps
 from penstock.operators.base import (
@@ -93,8 +93,9 @@ def run_subtask(
             inputs = run.spill()
             run.finish()
             report = run.report(inputs, stepped, lambda: clock() - started)
-        except PenstockError as error:
-            failure = _located(error, stage, subtask).to_report()
+        except (PenstockError, UnicodeError) as error:
+            told = error if isinstance(error, PenstockError) else not_text(error)
+            failure = _located(told, stage, subtask).to_report()
             return SubtaskReport(
                 stage=plan.stage, subtask=subtask, checkpoint=plan.checkpoint, attempt=attempt, failure=failure
             )

@@ -12,6 +12,7 @@ import msgspec
 import penstock
 from penstock.config import Config
 from penstock.engine.checkpoints import Checkpoints
+from penstock.engine.foreign import require_own_folder
 from penstock.engine.history import utc_now
 from penstock.engine.origin import Origin, find_origin, require_finished, require_new
 from penstock.errors import CheckpointMismatch, ConfigError, RestoreRefused
@@ -43,12 +44,16 @@ class Base:
 def find_base(checkpoints: Checkpoints, pipeline: Pipeline, config: Config, open_store: Callable[[str], Store]) -> Base:
     """The checkpoint to go on from, known to fit the pipeline, its files known to be there.
 
-    Raises: `CheckpointMismatch`, `RestoreRefused`, `NoSuchCheckpoint`, `CorruptFile`, `MissingFile`, `FormatTooNew`.
+    Raises: `CheckpointMismatch`, `RestoreRefused`, `NoSuchCheckpoint`, `CorruptFile`, `MissingFile`, `FormatTooNew`;
+    `NotACheckpoint`; `PipelineError` for names that a new checkpoint should not have.
     """
     base = _stored(checkpoints, config, open_store)
+    if base is None or base.origin is not None:
+        require_own_folder(checkpoints.store)
     if base is None:
         _refuse_drop(checkpoints, config)
         require_finished(checkpoints.store)
+        pipeline.require_portable_names()
         return Base(
             first_manifest(
                 identity=uuid.uuid4().hex,

@@ -74,6 +74,14 @@ class Checkpoints:
             raise self._no_such(checkpoint) from None
         match decode_manifest(data):
             case Manifest() as manifest:
+                if manifest.checkpoint != checkpoint:
+                    # Whoever follows it would look for a name that is taken, for ever.
+                    raise CorruptFile(
+                        f"{path} in {self.store.url} is the manifest of checkpoint {manifest.checkpoint}",
+                        cause="the file was copied or renamed",
+                        next_step=f"delete it if you made it; or go back to another one: {self._others(checkpoint)}",
+                        path=path,
+                    )
                 return manifest
             case TooNew(version):
                 raise FormatTooNew(

@@ -63,6 +63,7 @@ class Query:
         self._stopping = False
         self._drained = False
         self._ended = threading.Event()
+        self._process = os.getpid()
         self._loop: EpochLoop
         self._coordinator: CommitCoordinator
         self._collector: Collector
@@ -209,9 +210,12 @@ class Query:
 
     def end_with_program(self) -> None:
         """A program that ends without `stop` ends its query after the running epoch, and not in the middle of it."""
+        self._process = os.getpid()
         atexit.register(self._stop_at_exit)
 
     def _stop_at_exit(self) -> None:
+        if os.getpid() != self._process:
+            return  # a forked child has none of the threads that it would wait for, and the query is not its own
         self._stopping = True
         self._loop.request_stop(drain=False)
         self._ended.wait()

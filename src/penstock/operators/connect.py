@@ -15,12 +15,12 @@ import pyarrow as pa
 from penstock.operators.base import Due, Emitted, Operator, OperatorContext, Records, SpecDefaults, StateSchema, Time
 from penstock.operators.broadcast_state import BroadcastView, SharedMap, map_schema
 from penstock.operators.columns import describe, key_schema, refuse_doubles
-from penstock.operators.convert import python_rows
+from penstock.operators.convert import all_rows
 from penstock.operators.declare import Declaration, Method, Resolve
 from penstock.operators.failing import batch_failed
 from penstock.operators.process import Output
 from penstock.operators.process_operator import Call, CodeShape, KeyedCode, opened, without_timers
-from penstock.operators.timers import TimerRules, Timers
+from penstock.operators.timers import TIMER_TABLES, TimerRules, Timers
 from penstock.operators.user_output import Collector, Misfit
 from penstock.operators.user_state import StateField, StateView
 
@@ -126,6 +126,8 @@ class Connect(SpecDefaults):
         names = _input_names(declared, inputs)
         refuse_doubles(name, names, "an input")
         _check_inputs(declared, inputs, names, maps, hold_back, stateful=timed or bool(fields))
+        if timed:
+            refuse_doubles(name, (*TIMER_TABLES, *maps), "a table of state")
         return cls(
             name,
             inputs,
@@ -281,7 +283,7 @@ class _ConnectOperator:
 
         def call(batch: pa.RecordBatch) -> BroadcastView:
             view = BroadcastView(self._maps)
-            self._broadcast_calls[records.port](python_rows(batch), view)
+            self._broadcast_calls[records.port](all_rows(batch), view)
             return view
 
         try:
@@ -294,7 +296,7 @@ class _ConnectOperator:
         def call(batch: pa.RecordBatch) -> list[Emitted]:
             out = Collector(self._spec.output_schema, self._spec.sides)
             timers = Timers(records.time, records.hashes, TimerRules())
-            self._calls[records.port]({}, python_rows(batch), self._view(), out, timers)
+            self._calls[records.port]({}, all_rows(batch), self._view(), out, timers)
             try:
                 return list(out.emitted())
             except Misfit as misfit:

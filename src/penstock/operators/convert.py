@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from penstock.operators.columns import describe
-from penstock.operators.failing import BadOutput, shown
+from penstock.operators.failing import BadOutput, Unreadable, shown
 from penstock.operators.lossless import cast_column, check_values
 from penstock.operators.maps import with_dicts, with_pairs
 
@@ -25,7 +25,10 @@ _EPOCHS: dict[pa.DataType, date] = {
 
 
 def python_values(array: pa.Array) -> list[Any]:
-    """The column as Python values, ten times as fast as ``to_pylist`` for the common types; maps are dicts."""
+    """The column as Python values, ten times as fast as ``to_pylist`` for the common types; maps are dicts.
+
+    Raises: `OverflowError`, `ValueError` for what Python has no value for, such as text that is not UTF-8.
+    """
     kind = array.type
     if pt.is_integer(kind) or pt.is_floating(kind):
         return _with_none(_filled(array).to_numpy().tolist(), array)
@@ -35,7 +38,10 @@ def python_values(array: pa.Array) -> list[Any]:
         return _with_none(list(map(_EPOCHS[kind].__add__, since.astype(np.int64).view(unit).tolist())), array)
     if pt.is_nested(kind) or pt.is_temporal(kind):
         return with_dicts(array.to_pylist(), kind)
-    return array.to_numpy(zero_copy_only=False).tolist()
+    try:
+        return array.to_numpy(zero_copy_only=False).tolist()
+    except pa.ArrowException:
+        return array.to_pylist()  # which says what is wrong, where this only says that something is
 
 
 def _filled(array: pa.Array) -> pa.Array:
@@ -56,10 +62,6 @@ def python_rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
     return _row_maker(tuple(batch.schema.names))([python_values(column) for column in batch.columns])
 
 
-class Unreadable(ValueError):
-    """A row with a value that Python has none for, such as a timestamp after the year 9999."""
-
-
 def readable_rows(batch: pa.RecordBatch) -> list[dict[str, Any] | Unreadable]:
     """The rows as dicts, and what is wrong with those that cannot be."""
     try:
@@ -74,13 +76,21 @@ def first_unreadable(batch: pa.RecordBatch) -> tuple[int, Unreadable]:
     return next((number, row) for number, row in enumerate(rows) if isinstance(row, Unreadable))
 
 
+def all_rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    """The rows as dicts. Raises: `Unreadable` if one of them cannot be."""
+    try:
+        return python_rows(batch)
+    except (OverflowError, ValueError) as error:
+        raise first_unreadable(batch)[1] from error
+
+
 def _readable_row(row: pa.RecordBatch) -> dict[str, Any] | Unreadable:
     values: dict[str, Any] = {}
     for name, column in zip(row.schema.names, row.columns, strict=True):
         try:
             (values[name],) = python_values(column)
         except (OverflowError, ValueError) as error:
-            return Unreadable(f"the column {name!r} holds a value of {column.type} that Python cannot hold: {error}")
+            return Unreadable(name, column.type, error)
     return values
 
 

@@ -33,6 +33,23 @@ class BadOutput(Exception):
         self.next_step, self.cause = next_step, cause
 
 
+class Unreadable(ValueError):
+    """A row with a value that Python has none for: text that is not UTF-8, a timestamp after the year 9999."""
+
+    def __init__(self, column: str, kind: pa.DataType, error: Exception) -> None:
+        if isinstance(error, UnicodeError):
+            super().__init__(f"the column {column!r} holds bytes that are not UTF-8 as {kind}: {error}")
+            self.cause = "Spark does not look into strings when it makes them of bytes, and Python has no such text"
+            self.next_step = (
+                f"repair them before the first operator, for example select('make_valid_utf8({column}) AS {column}'),"
+                " or read the column as binary; nothing is lost"
+            )
+        else:
+            super().__init__(f"the column {column!r} holds a value of {kind} that Python cannot hold: {error}")
+            self.cause = "the function cannot take this record"
+            self.next_step = "filter such records out before it, then start again: nothing is lost"
+
+
 @dataclass(frozen=True, slots=True)
 class Culprit:
     """The row of a slice that makes user code fail; not `exact` if it fails only together with rows behind it."""
@@ -111,7 +128,7 @@ def batch_failed(
 
 def operator_failed(operator: str, error: Exception, record: str, *, note: str = "") -> OperatorFailed:
     """The error that tells what user code raised, where, and on which record."""
-    if isinstance(error, BadOutput):
+    if isinstance(error, BadOutput | Unreadable):
         seen, cause, next_step = text_of(error), error.cause, error.next_step
     else:
         seen = shortened(f"{type(error).__name__}: {text_of(error)}", _MESSAGE_CHARS_MAX)
@@ -177,18 +194,28 @@ def whole_record(batch: pa.RecordBatch, row: int) -> str:
 
 
 def _values_of(batch: pa.RecordBatch, row: int) -> dict[str, Any]:
-    return {name: _value_of(batch.column(i)[row]) for i, name in enumerate(batch.schema.names)}
+    return {name: value_of(batch.column(i)[row]) for i, name in enumerate(batch.schema.names)}
 
 
-def _value_of(scalar: pa.Scalar) -> Any:
+def value_of(scalar: pa.Scalar, not_utf8: str = "backslashreplace") -> Any:
+    """The value in Python; what Python has none for as text: moments as numbers, bytes that are not UTF-8 escaped.
+
+    >>> value_of(pa.scalar(b"caf\\xe9").cast(pa.string(), safe=False))
+    'caf\\\\xe9'
+    """
     try:
         return scalar.as_py()
-    except (OverflowError, ValueError):  # a moment beyond those of Python
+    except (OverflowError, ValueError):
         match scalar:
             case pa.StructScalar():
-                return {name: _value_of(part) for name, part in scalar.items()}
+                return {name: value_of(part, not_utf8) for name, part in scalar.items()}
+            case pa.MapScalar():
+                pairs = zip(scalar.values.field(0), scalar.values.field(1), strict=True)
+                return [(value_of(key, not_utf8), value_of(item, not_utf8)) for key, item in pairs]
             case pa.ListScalar() | pa.LargeListScalar() | pa.FixedSizeListScalar():
-                return [_value_of(part) for part in scalar.values]
+                return [value_of(part, not_utf8) for part in scalar.values]
+            case pa.StringScalar() | pa.LargeStringScalar():
+                return scalar.as_buffer().to_pybytes().decode("utf-8", not_utf8)
         return f"{scalar.value} ({scalar.type})"
 
 

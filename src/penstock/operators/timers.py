@@ -27,7 +27,7 @@ from penstock.state.keys import Rows
 from penstock.state.ranges import Entries, Spans
 from penstock.state.runs import Orders
 
-TIMERS, EVENT_TIMERS, PROCESSING_TIMERS = "timers", "event_timers", "processing_timers"
+TIMER_TABLES = TIMERS, EVENT_TIMERS, PROCESSING_TIMERS = "timers", "event_timers", "processing_timers"
 _SLOT_BITS = 17
 """Orders in a timeline tell moments apart to 131 ms. Below that there is room for correcting the key group, which
 takes 15 bits up and down, and for 16 bits of the key's hash."""

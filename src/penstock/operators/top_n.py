@@ -32,6 +32,7 @@ from penstock.operators.base import (
 )
 from penstock.operators.collecting import lists_of, owners_of
 from penstock.operators.columns import is_text, is_whole, key_schema, refuse_doubles, require_column
+from penstock.operators.failing import value_of
 from penstock.operators.grouping import Groups
 from penstock.operators.parts import Pending, Reducer
 from penstock.operators.reduce import has_order, ordered_image
@@ -223,11 +224,19 @@ def _equal_rows(left: pa.Array, right: pa.Array) -> Flags:
     for a, b in zip(left.flatten(), right.flatten(), strict=True):
         if pa.types.is_nested(a.type):
             # As text NaN equals NaN, however deep.
-            pairs = zip(a.to_pylist(), b.to_pylist(), strict=True)
-            equal &= np.fromiter((repr(x) == repr(y) for x, y in pairs), np.bool_, len(left))
+            pairs = zip(_texts(a), _texts(b), strict=True)
+            equal &= np.fromiter((x == y for x, y in pairs), np.bool_, len(left))
         elif not pa.types.is_null(a.type):
             equal &= equal_keys((KeyColumn(a),), numbers, (KeyColumn(b),), numbers)
     return equal
+
+
+def _texts(values: pa.Array) -> list[str]:
+    """Different for different values, also for those that Python has none for."""
+    try:
+        return list(map(repr, values.to_pylist()))
+    except (OverflowError, ValueError):
+        return [repr(value_of(value, "surrogateescape")) for value in values]
 
 
 def _output(schema: pa.Schema, keys: pa.RecordBatch, owners: Rows, ranks: Rows, rows: pa.Array) -> pa.RecordBatch:

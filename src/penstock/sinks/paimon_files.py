@@ -19,6 +19,8 @@ from pypaimon.write.writer.append_only_data_writer import AppendOnlyDataWriter
 from pypaimon.write.writer.data_writer import DataWriter
 from pypaimon.write.writer.key_value_data_writer import KeyValueDataWriter
 
+from penstock.errors import SubtaskFailed
+from penstock.operators.failing import value_of
 from penstock.sinks import paimon_fold as fold
 from penstock.sinks import paimon_private as private
 from penstock.sinks.paimon_kinds import Kind
@@ -164,6 +166,18 @@ def groups_of(
     starts = np.flatnonzero(np.diff(codes[order], prepend=-1))
     for lo, hi in zip(starts, [*starts[1:], len(order)], strict=True):
         first = int(order[lo])
-        partition = tuple(batch.column(name)[first].as_py() for name in partition_by)
+        partition = tuple(_partition_value(batch.column(name)[first], name) for name in partition_by)
         bucket = 0 if buckets is None else int(buckets[first])
         yield partition, bucket, None if len(starts) == 1 else order[lo:hi]
+
+
+def _partition_value(scalar: pa.Scalar, column: str) -> Any:
+    try:
+        return scalar.as_py()
+    except (OverflowError, ValueError) as error:
+        raise SubtaskFailed(
+            f"the partition column {column!r} holds {value_of(scalar)!r}: {error}",
+            cause="a partition is a folder of the table, and this value cannot be its name",
+            next_step="repair such values before they reach the table, for example with make_valid_utf8 in select()",
+            column=column,
+        ) from error

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import SubtaskFailed
+from penstock.operators.failing import value_of
 
 INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE = range(4)
 
@@ -32,7 +33,7 @@ def row_kinds(column: pa.Array) -> Kinds:
     [0, 2, 3]
     """
     encoded = pc.dictionary_encode(column, null_encoding="encode")
-    kinds = [_kind(word) for word in encoded.dictionary.to_pylist()]
+    kinds = [_kind(value_of(word)) for word in encoded.dictionary]
     return np.array(kinds, dtype=np.int8)[np.asarray(encoded.indices)]
 
 

@@ -48,7 +48,7 @@ class SparkCluster:
 
     @property
     def slots(self) -> int:
-        with jvm_calls():
+        with jvm_calls(self._context):
             return int(self._context.defaultParallelism)
 
     def handed_over(self) -> int | None:
@@ -59,7 +59,7 @@ class SparkCluster:
         self._handed_over = None
         work, packed = self._work(job.stage), msgspec.json.encode(plan)
         try:
-            with jvm_calls():
+            with jvm_calls(self._context):
                 self._context.setJobGroup(
                     self._group,
                     f"{self._name}: stage {plan.stage}, checkpoint {plan.checkpoint}",

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from py4j.protocol import Py4JNetworkError
+from pyspark import SparkContext
 
 from penstock.engine.feed import SourceContended
-from penstock.errors import StageFailed, storage_failed
+from penstock.errors import PenstockError, StageFailed, storage_failed
 
 NO_SPACE = "No space left on device"
 # Of several error classes: for the offsets, for the commits, for the log of a file source.
@@ -18,19 +19,46 @@ _UNREACHABLE = (ConnectionError, Py4JNetworkError)
 
 
 @contextmanager
-def jvm_calls() -> Iterator[None]:
+def jvm_calls(context: SparkContext | None = None) -> Iterator[None]:
     """Around calls into the driver's JVM.
 
-    Raises: `StageFailed` when there is no JVM any more.
+    Raises: `StageFailed` when there is no JVM any more, or the Spark session was stopped.
     """
     try:
         yield
+    except PenstockError:
+        raise
     except _UNREACHABLE as error:
         raise _jvm_gone() from error
+    except Exception as error:
+        if context is not None and is_stopped(context):
+            raise session_stopped() from error
+        raise
 
 
-def explained(error: BaseException) -> BaseException:
+def is_stopped(context: SparkContext) -> bool:
+    """Whether somebody stopped the session, or Spark itself did."""
+    inner = context._jsc  # noqa: SLF001 - pyspark has no question for it
+    if inner is None:
+        return True
+    try:
+        return bool(inner.sc().isStopped())
+    except Exception:
+        return context._jsc is None  # noqa: SLF001
+
+
+def session_stopped() -> StageFailed:
+    return StageFailed(
+        "the Spark session was stopped while the query ran",
+        cause="spark.stop() was called before query.stop(), or Spark gave up (its log says why)",
+        next_step="call query.stop() first; nothing published was lost, start again in a new session to go on",
+    )
+
+
+def explained(error: BaseException, context: SparkContext | None = None) -> BaseException:
     """What to show of an error of Structured Streaming: its own words where they say enough."""
+    if context is not None and is_stopped(context):
+        return session_stopped()
     if NO_SPACE in str(error):
         return storage_failed("the checkpoint's folder source/", OSError(errno.ENOSPC, NO_SPACE))
     if any(words in str(error) for words in CONTENDED):

@@ -23,7 +23,7 @@ from penstock.errors import MissingFile
 from penstock.protocol.ids import BatchId
 from penstock.spark.batches import batch_settings
 from penstock.spark.exchange import SourceLayout
-from penstock.spark.failures import explained
+from penstock.spark.failures import explained, is_stopped, session_stopped
 from penstock.spark.hadoop import connector, hadoop_url
 from penstock.spark.live import LivePlan
 from penstock.spark.logfiles import QuickLogFiles
@@ -84,6 +84,7 @@ class SparkFeed:
     ) -> None:
         self._layout, self._frames, self._store, self._limits = layout, frames, store, limits
         self._trigger = trigger
+        self._context = frames[0].sparkSession.sparkContext
         self._reading: _Reading | None = None
         self._id: str | None = None
         self._lock = threading.Lock()
@@ -109,9 +110,13 @@ class SparkFeed:
                     _await_end(current)
                     current = self._read(offer, demand) if current.stopping.is_set() else None
             except BaseException as error:
-                on_failure(explained(error))
+                on_failure(explained(error, self._context))
             else:
-                on_end()
+                # A session that is stopped ends its streaming queries as if they had been stopped.
+                if not self._stopped and is_stopped(self._context):
+                    on_failure(session_stopped())
+                else:
+                    on_end()
 
         threading.Thread(target=watch, name="penstock-feed", daemon=True).start()
 
