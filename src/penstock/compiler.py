@@ -24,6 +24,7 @@ from penstock.operators.deadletters import (
     no_place_for_letters,
 )
 from penstock.operators.passing import Pass
+from penstock.ordering import with_order
 from penstock.protocol.eventtime import SourceTime
 from penstock.sinks.base import Routing, Sink
 from penstock.sinks.listeners import CommitListener
@@ -206,7 +207,7 @@ class _Compiler:
         self._add_dead_letters()
         dealt = self._dealt_edges()
         stages = tuple(draft.freeze(dealt) for draft in self._drafts)
-        return Pipeline(tuple(self._sources.values()), stages, self._listeners)
+        return with_order(Pipeline(tuple(self._sources.values()), stages, self._listeners))
 
     def _dealt_edges(self) -> frozenset[str]:
         """Unkeyed edges behind which nobody needs the order of records: no key, no broadcast, down to the sinks."""
@@ -289,6 +290,7 @@ class _Compiler:
             part.broadcast,
             is_timed(upstream),
             routing=routing,
+            inherited=not part.keys,
         )
         draft.inputs.append(edge)
         self._send(upstream, ToEdge(edge))

@@ -59,16 +59,18 @@ class Harness:
         max_parallelism: int = 16,
         steps: int | None = None,
         now: datetime | int = 0,
+        partition_by: str | None = None,
         **outputs: Stream,
     ) -> None:
         """`outputs` are further streams to look at, such as side outputs. With `steps` the barrier fires about that
-        many steps after a subtask has begun, so that rows stay in flight. `now` is processing time.
+        many steps after a subtask has begun, so that rows stay in flight. `now` is processing time. `partition_by` is a
+        column that says from which partition of its source a row comes; without it there is one.
 
         Raises: `PenstockError`.
         """
         streams = {_MAIN: stream, **outputs}
         self._pipeline = compile_pipeline([SinkNode(name, Memory(name), part.node) for name, part in streams.items()])
-        self._parallelism, self._steps = parallelism, steps
+        self._parallelism, self._steps, self._partition_by = parallelism, steps, partition_by
         self._now = micros_of(now)
         self._store = MemoryStore()
         self._checkpoints = Checkpoints(self._store)
@@ -167,7 +169,7 @@ class Harness:
         )
         self._checkpoints.publish(manifest)
         cluster = _Stepped(self._store, Limits(1 << 20, 1 << 20), _ticking(), steps=self._steps)
-        cluster.rewrite = self._lose_reports
+        cluster.rewrite, cluster.partition_by = self._lose_reports, self._partition_by
         return EpochRunner(
             pipeline=self._pipeline,
             cluster=cluster,

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.channel.hashing import hash_columns
+from penstock.channel.lanes import spread_lanes
 from penstock.channel.live import SeparateInputs
 from penstock.channel.segment import HASH_COLUMN
 from penstock.compiler import compile_pipeline
@@ -51,6 +52,8 @@ class InlineCluster:
     limits: Limits
     clock: Callable[[], float]
     slots: int = 2
+    partition_by: str | None = None
+    """The column that says from which partition of the source a row comes; without it there is one."""
     before_job: Callable[[StageJob], None] = lambda _: None
     rewrite: Callable[[list[SubtaskReport]], list[SubtaskReport]] = lambda reports: reports
     _attempts: Iterator[int] = field(default_factory=itertools.count)
@@ -67,7 +70,9 @@ class InlineCluster:
             assert isinstance(frame, dict)
             live = SeparateInputs(
                 {
-                    edge.name: iter(rows_of(frame[edge.producer], edge, job.plan, subtask).to_batches())
+                    edge.name: iter(
+                        rows_of(frame[edge.producer], edge, job.plan, subtask, self.partition_by).to_batches()
+                    )
                     for edge in job.stage.source_inputs
                 }
             )
@@ -83,12 +88,15 @@ class InlineCluster:
         )
 
 
-def rows_of(table: pa.Table, edge: Edge, plan: StagePlan, subtask: int) -> pa.Table:
+def rows_of(table: pa.Table, edge: Edge, plan: StagePlan, subtask: int, partition_by: str | None = None) -> pa.Table:
     """What Spark's shuffle would deliver to one subtask."""
     table = table.combine_chunks()
     if edge.keys:
         columns = [table.column(key).combine_chunks() for key in edge.keys]
         hashes = hash_columns([c.chunk(0) if isinstance(c, pa.ChunkedArray) else c for c in columns])
+    elif partition_by is not None and partition_by in table.schema.names:
+        partitions = table.column(partition_by).to_numpy() % plan.max_parallelism
+        hashes = spread_lanes(plan.max_parallelism)[partitions]
     else:
         hashes = np.zeros(table.num_rows, dtype=np.int64)
     mine = groups_of(hashes, plan.max_parallelism) * plan.parallelism // plan.max_parallelism == subtask

@@ -135,7 +135,7 @@ class SimCluster:
             assert isinstance(frame, dict)
             live = SeparateInputs(
                 {
-                    edge.name: iter(delivered(frame[edge.producer], edge, job.plan, subtask))
+                    edge.name: iter(delivered(frame[edge.producer], edge, job.plan, subtask, int(job.batch.batch_id)))
                     for edge in job.stage.source_inputs
                 }
             )
@@ -152,12 +152,13 @@ class SimCluster:
         return msgspec.json.decode(msgspec.json.encode(report), type=SubtaskReport)
 
 
-def delivered(rows: pa.RecordBatch, edge: Edge, plan: StagePlan, subtask: int) -> list[pa.RecordBatch]:
-    """What Spark's shuffle hands to one subtask: rows by key, or by the partition they came from."""
+def delivered(rows: pa.RecordBatch, edge: Edge, plan: StagePlan, subtask: int, batch: int) -> list[pa.RecordBatch]:
+    """What Spark's shuffle hands to one subtask: rows by key, or by the partition they came from. A key is in one
+    partition of a micro-batch, but partition numbers mean something else in each."""
     if edge.keys:
         hashes = hash_columns([rows.column(key) for key in edge.keys])
     else:
-        lanes = rows.column("key").to_numpy() % LANES
+        lanes = (rows.column("key").to_numpy() + batch) % LANES
         hashes = lanes * max(1, plan.max_parallelism // LANES) % plan.max_parallelism
     mine = np.flatnonzero(groups_of(hashes, plan.max_parallelism) * plan.parallelism // plan.max_parallelism == subtask)
     if not len(mine):
