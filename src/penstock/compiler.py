@@ -25,6 +25,7 @@ from penstock.operators.deadletters import (
     no_place_for_letters,
 )
 from penstock.operators.passing import Pass
+from penstock.ordering import with_order
 from penstock.protocol.eventtime import SourceTime
 from penstock.sinks.base import Routing, Sink
 from penstock.sinks.listeners import CommitListener
@@ -201,7 +202,7 @@ class _Compiler:
         self._add_dead_letters()
         edges = self._finished_edges()
         stages = tuple(draft.freeze(edges) for draft in self._drafts)
-        return Pipeline(tuple(self._sources.values()), stages, self._listeners)
+        return with_order(Pipeline(tuple(self._sources.values()), stages, self._listeners))
 
     def _add_sources(self, nodes: Sequence[SourceNode]) -> None:
         """Those that users named get their names before those that SQL made of them."""
@@ -283,8 +284,9 @@ class _Compiler:
             return
         if not part.broadcast:
             keys = keys or _inherited_keys(self._operator(upstream).spec, schema)
-        producer = self._draft_of(upstream).name
-        edge = self._add_edge(draft, producer, keys, schema, False, part.broadcast, is_timed(upstream), routing=routing)
+        producer, timed = self._draft_of(upstream).name, is_timed(upstream)
+        more: dict[str, Any] = {"routing": routing, "inherited": not part.keys}
+        edge = self._add_edge(draft, producer, keys, schema, False, part.broadcast, timed, **more)
         self._send(upstream, ToEdge(edge))
 
     def _add_edge(self, draft: _StageDraft, producer: str, *parts: Any, **more: Any) -> Edge:

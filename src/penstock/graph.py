@@ -44,6 +44,12 @@ class Edge:
     """Nobody behind needs an order, so rows that wait may be dealt out evenly."""
     routing: Routing | None = None
     """Which rows meet, where the sink behind says so; `keys` then only describe it."""
+    inherited: bool = False
+    """Its keys are those of the producer: results of a key stay together, though the consumer does not ask for it."""
+    keeps_arrivals: bool = False
+    """Segments know the micro-batch that their rows came with, because somebody reads in that order."""
+    waits_for: tuple[str, ...] = ()
+    """Edges upstream: rows are read only after those that arrived earlier and are still there."""
 
     @property
     def hashed_on_arrival(self) -> bool:
@@ -123,6 +129,8 @@ class Stage:
     inputs: tuple[Edge, ...]
     nodes: tuple[StageNode, ...]
     sinks: tuple[SinkBinding, ...]
+    lanes_behind: tuple[str, ...] = ()
+    """Edges downstream on which rows keep their order by the lanes that this stage gave them."""
 
     @property
     def head(self) -> OperatorSpec:
@@ -140,6 +148,13 @@ class Stage:
         outputs = self.outputs
         passing = all(node.spec.kind == "pass" for node in self.nodes)
         return passing and not self.sinks and bool(outputs) and all(edge.broadcast for edge in outputs)
+
+    @cached_property
+    def passes_on(self) -> bool:
+        """Whether it emits only in answer to rows, and in their order: then what it emits arrived when they did. What
+        time makes due, or the end of an epoch, arrives when it is emitted."""
+        late = any(node.spec.timed or node.spec.emits_at_end for node in self.nodes)
+        return not late and (self.head.keeps_order or not self.head.holds)
 
     @property
     def source_inputs(self) -> tuple[Edge, ...]:

@@ -23,7 +23,7 @@ class HeldSteps:
         self,
         channel: Channel,
         operator: HoldingOperator,
-        emit: Callable[[Iterator[Emitted]], None],
+        emit: Callable[[Iterator[Emitted], int | None], None],
         time: Callable[[], Time],
     ) -> None:
         self._channel, self._operator, self._emit, self._time = channel, operator, emit, time
@@ -44,9 +44,9 @@ class HeldSteps:
             wait_s = max(barrier.left_s, operator.patience_s)
             if wait_s <= 0:
                 break
-            self._emit(operator.collect(wait_s))
+            self._let_out(wait_s)
             self._taken = {number: self._taken[number] for number in operator.held}
-        self._emit(operator.collect(0.0))
+        self._let_out(0.0)
 
     def give_back(self, *, in_place: bool) -> tuple[int, int | None]:
         """Gives back what the operator still holds; the number of rows, and the lowest watermark they came with."""
@@ -79,5 +79,10 @@ class HeldSteps:
         self._taken[self._slices] = held, time.lowest
         self._slices += 1
         self.rows += held.batch.num_rows
-        self._emit(self._operator.process(as_records(Taken(0, held.batch), time)))
+        records = as_records(Taken(0, held.batch, held.arrival), time)
+        self._emit(self._operator.process(records), held.arrival)
         return True
+
+    def _let_out(self, wait_s: float) -> None:
+        for arrival, emitted in self._operator.collect(wait_s):
+            self._emit(iter((emitted,)), arrival)

@@ -17,13 +17,14 @@ from typing import cast
 import numpy as np
 import pyarrow as pa
 
+from penstock.channel.arrivals import ArrivalWriters
 from penstock.channel.barrier import GATHERED_ROWS, MAX_SLICE_ROWS, Barrier, Slicer
 from penstock.channel.gate import Channel, Gate, as_records
 from penstock.channel.hashing import hash_columns
 from penstock.channel.lanes import Dealer, DealingWriter, spread_lanes
 from penstock.channel.live import LiveInputs, LiveRows, RowsWriter
 from penstock.channel.reader import PrefetchingReader
-from penstock.channel.segment import HASH_COLUMN, ExchangeWriter, SegmentWriter, edge_schema
+from penstock.channel.segment import HASH_COLUMN, Apart, ExchangeWriter, SegmentWriter, edge_schema
 from penstock.channel.watermarks import ChannelWatermarks
 from penstock.errors import PenstockError, not_text
 from penstock.graph import Edge, SinkBinding, Stage, Table, ToEdge, ToOperator, ToSink
@@ -166,14 +167,10 @@ class _Attempt:
 
     def _open_state(self, table: Table) -> KeyedState:
         files = self._mine.state.get(table.name, ())
-        groups = self._everything if table.broadcast else self._mine.groups
+        groups = KeyGroupRange(0, self._plan.max_parallelism) if table.broadcast else self._mine.groups
         state = KeyedState.open(self._store, files, groups, table.schema, self._plan.max_parallelism)
         self._closing.callback(state.close)
         return state
-
-    @property
-    def _everything(self) -> KeyGroupRange:
-        return KeyGroupRange(0, self._plan.max_parallelism)
 
     def _context(self, spec: OperatorSpec) -> OperatorContext:
         return OperatorContext(
@@ -187,10 +184,14 @@ class _Attempt:
             now=self._plan.now,
         )
 
-    def _open_exchange(self, edge: Edge) -> ExchangeWriter:
-        return self._exchange(edge, self._plan.consumer_parallelism[edge.name], self._plan.output_watermarks[edge.name])
+    def _open_exchange(self, edge: Edge) -> ArrivalWriters:
+        consumers, watermark = self._plan.consumer_parallelism[edge.name], self._plan.output_watermarks[edge.name]
+        opened = partial(self._exchange, edge, consumers, watermark)
+        return ArrivalWriters(opened, self._plan.checkpoint if edge.keeps_arrivals else None)
 
-    def _exchange(self, edge: Edge, consumers: int, watermark: int | None) -> ExchangeWriter:
+    def _exchange(
+        self, edge: Edge, consumers: int, watermark: int | None, apart: Apart | None = None
+    ) -> ExchangeWriter:
         writer = ExchangeWriter(
             self._store,
             lambda sequence: self._path("segments", edge.name, sequence),
@@ -201,6 +202,7 @@ class _Attempt:
             max_parallelism=self._plan.max_parallelism,
             consumer_parallelism=consumers,
             target_bytes=self._limits.segment_bytes,
+            apart=apart,
         )
         self._undo.callback(writer.abort)
         return writer
@@ -267,7 +269,7 @@ class _Attempt:
                 break
             records = as_records(taken, self._time)
             start = clock()
-            self._emit(0, self._operators[0].process(records))
+            self._emit(0, self._operators[0].process(records), taken.arrival)
             self._slicers[taken.port].observe(records.rows, clock() - start)
             stopped = stopped or barrier.fired()
         delay_s = barrier.delay_s
@@ -285,7 +287,7 @@ class _Attempt:
         operator = cast("HoldingOperator", self._operators[0])
         self._closing.callback(operator.close)
         self._advance(barrier)
-        steps = HeldSteps(channel, operator, lambda emitted: self._emit(0, emitted), now)
+        steps = HeldSteps(channel, operator, partial(self._emit, 0), now)
         steps.run(barrier)
         elapsed_s, delay_s, left = barrier.elapsed_s, barrier.delay_s, not self.gate.used_up()
         self._follow_time(barrier)
@@ -315,7 +317,8 @@ class _Attempt:
         self._done_until = self._time.lowest
         return True
 
-    def _emit(self, index: int, emitted: Iterator[Emitted]) -> None:
+    def _emit(self, index: int, emitted: Iterator[Emitted], arrival: int | None = None) -> None:
+        """Hands on what was made of rows with this arrival; None: it arrives now."""
         node = self._stage.nodes[index]
         for item in emitted:
             batch, targets = (
@@ -329,9 +332,9 @@ class _Attempt:
                 match target:
                     case ToOperator(downstream):
                         records = Records(batch, _NO_HASHES)
-                        self._emit(downstream, self._operators[downstream].process(records))
+                        self._emit(downstream, self._operators[downstream].process(records), arrival)
                     case ToEdge(edge):
-                        self._exchanges[edge.name].write(self._with_hash(edge, batch))
+                        self._exchanges[edge.name].write(self._with_hash(edge, batch), arrival)
                         self._emitted[edge.name] += batch.num_rows
                     case ToSink(sink):
                         self._writers[sink].write(batch)
@@ -362,10 +365,7 @@ class _Attempt:
         if edge.dealt:
             writer = self._exchange(edge, self._plan.parallelism, watermark)
             return DealingWriter(writer, Dealer(self._plan.max_parallelism, self._mine.groups.lo))
-        return self._spill_writer(edge, watermark)
-
-    def _spill_writer(self, edge: Edge, watermark: int | None) -> SegmentWriter:
-        writer = SegmentWriter(
+        spilling = SegmentWriter(
             self._store,
             lambda sequence: self._path("segments", edge.name, sequence),
             edge_schema(edge.schema),
@@ -376,8 +376,8 @@ class _Attempt:
             groups=self._mine.groups,
             target_bytes=self._limits.segment_bytes,
         )
-        self._undo.callback(writer.abort)
-        return writer
+        self._undo.callback(spilling.abort)
+        return spilling
 
     def finish(self) -> None:
         """Lets operators emit what they hold back until the end, upstream first."""

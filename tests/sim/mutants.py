@@ -47,6 +47,16 @@ MUTANTS = (
     mutant("no-filter", "readers of one segment do not filter it", (scan.SpanScan, "_load_next", faulty.unfiltered)),
     mutant("live-first", "live rows are read before recovered ones", (gate.Channel, "peek", faulty.live_first)),
     mutant(
+        "quick-lane-first",
+        "a consumer does not wait for rows upstream that arrived earlier",
+        (epochs, "held_after", faulty.always(None)),
+    ),
+    mutant(
+        "arrival-forgotten",
+        "what a stage emits arrives when it is emitted",
+        (Segment, "arrived", lambda _: lambda self: self.epoch),
+    ),
+    mutant(
         "newest-segment-first",
         "segments are read newest first",
         (Segment, "age", lambda age: lambda self: tuple(-part for part in age(self))),

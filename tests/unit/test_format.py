@@ -83,7 +83,12 @@ def inside(group: int, ranges: list[list[int]]) -> bool:
 def in_flight(folder: Path, manifest: dict[str, Any], edge: str) -> list[tuple[Any, ...]]:
     """Section 3: the unread rows of an edge, in the order in which they are to be processed."""
     found = []
-    order = lambda segment: (segment["epoch"], segment["producer"], segment["sequence"])  # noqa: E731
+    order = lambda segment: (  # noqa: E731
+        segment.get("arrival", segment["epoch"]),
+        segment["epoch"],
+        segment["producer"],
+        segment["sequence"],
+    )
     for segment in sorted(manifest["edges"][edge]["segments"], key=order):
         _, table = read_arrow(folder, segment, "segment")
         assert table.schema.names[-1] == "__penstock_hash"

@@ -81,7 +81,7 @@ def test_a_segment_tells_who_wrote_it_and_that_nothing_of_it_is_consumed() -> No
     writer.write(numbers(0, 3, [1, 2, 129]))
     [segment] = writer.close()
     span = Span(ranges=(KeyGroupRange(0, 64),), cursor=0, rows_left=3)
-    assert (segment.age, segment.rows, segment.watermark, segment.spans) == ((7, 3, 0), 3, 99, (span,))
+    assert (segment.age, segment.rows, segment.watermark, segment.spans) == ((7, 7, 3, 0), 3, 99, (span,))
     assert segment.bytes == store.list("")[0].bytes
     with ArrowFile(store, segment.path, segment.checksum) as file:
         assert file.meta == {"epoch": 7, "producer": 3, "sequence": 0, "watermark": 99, "max_parallelism": GROUPS}

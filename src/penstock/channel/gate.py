@@ -27,6 +27,7 @@ class Held:
 
     batch: pa.RecordBatch
     mark: Mark | None
+    arrival: int | None = None
 
 
 class Channel:
@@ -44,6 +45,8 @@ class Channel:
         rows_max: int | None = None,
     ) -> None:
         self.edge = edge
+        self.arrival: int | None = None
+        """Of the rows that were taken last; None for live rows: they arrive now."""
         self._broadcast = broadcast
         self.watermarks = watermarks
         self._recovered = recovered
@@ -101,6 +104,7 @@ class Channel:
         batch = batch.slice(0, rows)
         source = self._recovered if self._recovering else self._live
         assert source is not None
+        self.arrival = self._recovered.arrival if self._recovering else None
         source.advance(batch.num_rows)
         if self._rows_left is not None:
             self._rows_left -= batch.num_rows
@@ -110,7 +114,7 @@ class Channel:
         """As `take`, for rows that may come back."""
         mark = self._recovered.mark()
         batch = self.take(rows)
-        return None if batch is None else Held(batch, mark if self._recovering else None)
+        return None if batch is None else Held(batch, mark if self._recovering else None, self.arrival)
 
     def rewind(self, held: Sequence[Held]) -> None:
         """Takes back the slices that were taken last: the reader's cursors go back, live rows will be spilled."""
@@ -144,10 +148,11 @@ class Channel:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A slice, and the number of the input it came from."""
+    """A slice, the number of the input it came from, and when it arrived, as in `Records`."""
 
     port: int
     batch: pa.RecordBatch
+    arrival: int | None = None
 
 
 class Gate:
@@ -172,7 +177,7 @@ class Gate:
                 self._turns[level] = (self._turns[level] + 1) % len(ports)
                 batch = self.channels[port].take(rows(port))
                 if batch is not None:
-                    return Taken(port, batch)
+                    return Taken(port, batch, self.channels[port].arrival)
             if any(self.channels[port].held for port in ports):
                 return None
         return None
@@ -207,4 +212,4 @@ def as_records(taken: Taken, time: Time) -> Records:
     last = batch.num_columns - 1
     hashes = batch.column(last).to_numpy(zero_copy_only=True)
     user = pa.RecordBatch.from_arrays(batch.columns[:last], schema=batch.schema.remove(last))
-    return Records(user, hashes, taken.port, time)
+    return Records(user, hashes, taken.port, time, taken.arrival)

@@ -109,6 +109,12 @@ class PrefetchingReader:
         self._cursors[-1].advance(rows)
 
     @property
+    def arrival(self) -> int:
+        """Of the rows that `peek` returned."""
+        assert self._cursors, "nothing in hand"
+        return self._cursors[-1].arrival
+
+    @property
     def spans_done(self) -> int:
         """How many spans, from the first on, the consumer has used up; exact after `peek`."""
         if not self._cursors:

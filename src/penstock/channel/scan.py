@@ -171,6 +171,10 @@ class SpanCursor:
             self.drop()
 
     @property
+    def arrival(self) -> int:
+        return self._opened.span.arrival
+
+    @property
     def used_up(self) -> bool:
         return self._consumed == self._opened.rows
 

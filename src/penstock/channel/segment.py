@@ -7,11 +7,13 @@ Nothing is written when there are no rows (A3). A record of any size passes (B5)
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -52,6 +54,15 @@ def hashes_of(batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
     return hashes
 
 
+class Apart(NamedTuple):
+    """What writers of one edge have that tell rows apart by arrival: see `Segment.arrival`."""
+
+    arrival: int | None
+    """None: the rows arrive in the epoch in which they are written."""
+    numbers: Iterator[int]
+    """Of files; the writers share them."""
+
+
 @dataclass(frozen=True, slots=True)
 class SegmentOrigin:
     """Who writes, and when: it becomes part of each segment."""
@@ -60,6 +71,7 @@ class SegmentOrigin:
     producer: int
     watermark: int | None
     max_parallelism: int
+    apart: Apart = field(default_factory=lambda: Apart(None, itertools.count()))
 
 
 class SegmentFiles:
@@ -79,6 +91,7 @@ class SegmentFiles:
         self._store, self._path_factory, self._schema = store, path_factory, schema
         self._origin, self._groups, self._target_bytes = origin, groups, target_bytes
         self._file: ArrowFileWriter | None = None
+        self._sequence = 0
         self._finished: list[Segment] = []
         self._closed = False
 
@@ -116,7 +129,7 @@ class SegmentFiles:
         self._finished = []
 
     def _open_file(self) -> ArrowFileWriter:
-        sequence = len(self._finished)
+        sequence = self._sequence = next(self._origin.apart.numbers)
         meta: dict[str, str | int | None] = {
             "epoch": self._origin.epoch,
             "producer": self._origin.producer,
@@ -136,16 +149,18 @@ class SegmentFiles:
         self._file = None
 
     def _segment(self, info: FileInfo) -> Segment:
+        arrival = self._origin.apart.arrival
         return Segment(
             path=info.path,
             epoch=self._origin.epoch,
             producer=self._origin.producer,
-            sequence=len(self._finished),
+            sequence=self._sequence,
             rows=info.rows,
             bytes=info.bytes,
             checksum=info.checksum,
             watermark=self._origin.watermark,
             spans=(Span(ranges=(self._groups,), cursor=0, rows_left=info.rows),),
+            arrival=msgspec.UNSET if arrival is None or arrival == self._origin.epoch else arrival,
         )
 
 
@@ -220,8 +235,10 @@ class ExchangeWriter:
         max_parallelism: int,
         target_bytes: int = TARGET_BYTES,
         buffer_bytes: int = EXCHANGE_BUFFER_BYTES,
+        apart: Apart | None = None,
     ) -> None:
-        origin = SegmentOrigin(epoch, producer, watermark, max_parallelism)
+        apart = Apart(None, itertools.count()) if apart is None else apart
+        origin = SegmentOrigin(epoch, producer, watermark, max_parallelism, apart)
         groups = KeyGroupRange(0, max_parallelism)
         self._files = SegmentFiles(store, path_factory, schema, origin=origin, groups=groups, target_bytes=target_bytes)
         self._schema, self._max_parallelism, self._buffer_bytes = schema, max_parallelism, buffer_bytes
@@ -242,10 +259,14 @@ class ExchangeWriter:
 
     def close(self) -> list[Segment]:
         """The segments written, durable and in order; empty when there were no rows."""
+        self.flush()
+        return self._files.close()
+
+    def flush(self) -> None:
+        """Frees the memory that gathered rows take."""
         for run in self._pending.drain():
             self._keep(run)
         self._store_runs()
-        return self._files.close()
 
     def abort(self) -> None:
         self._files.abort()

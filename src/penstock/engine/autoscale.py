@@ -53,15 +53,17 @@ class Autoscaler:
 
 def _load(result: EpochResult, stage: str, slots: int, span_s: float) -> Load:
     manifest = result.manifest
-    edges = [manifest.edges[name] for name, ends in manifest.shape.edges.items() if ends.consumer == stage]
-    mine = [report for report in result.reports if report.stage == stage]
+    mine = (name for name, ends in manifest.shape.edges.items() if ends.consumer == stage)
+    # More subtasks do not help rows that wait for other stages.
+    edges = [result.readable.get(name, manifest.edges[name]) for name in mine]
+    reports = [report for report in result.reports if report.stage == stage]
     return Load(
         parallelism=manifest.parallelism[stage],
         slots=slots,
         rows_in_flight=sum(edge.rows_in_flight for edge in edges),
         bytes_in_flight=sum(edge.bytes_in_flight for edge in edges),
-        rows_processed=sum(part.consumed for report in mine for part in report.inputs),
-        stepped_s=sum(report.timing.stepped_s for report in mine if report.timing is not None),
+        rows_processed=sum(part.consumed for report in reports for part in report.inputs),
+        stepped_s=sum(report.timing.stepped_s for report in reports if report.timing is not None),
         duration_s=result.duration_s,
         span_s=span_s,
     )

@@ -31,6 +31,7 @@ from penstock.protocol.manifest import (
     SourcePosition,
     StageClock,
 )
+from penstock.protocol.order import held_after, held_before, with_rescaled
 from penstock.protocol.plan import (
     InputFacts,
     StagePlan,
@@ -55,6 +56,8 @@ class EpochResult:
     duration_s: float
     publish_s: float
     manifest_bytes: int
+    readable: Mapping[str, EdgeState] = field(default_factory=dict)
+    """By edge, what may be read next: all but rows that wait for rows of other edges."""
 
     @property
     def winners(self) -> frozenset[str]:
@@ -91,7 +94,7 @@ class EpochRunner:
         """
         started = self.clock()
         now = max(self.manifest.now, self.now_us())
-        draft = self._begun(now)
+        draft = self._begun(now, batch)
         reports: list[SubtaskReport] = []
         try:
             for index, stage in enumerate(self.pipeline.stages):
@@ -115,19 +118,27 @@ class EpochRunner:
         self.breaker.published()
         ended = self.clock()
         self.pace.published(ended - publishing)
-        return EpochResult(manifest, tuple(reports), batch, ended - started, ended - publishing, manifest_bytes)
+        return EpochResult(
+            manifest, tuple(reports), batch, ended - started, ended - publishing, manifest_bytes, self._readable()
+        )
+
+    def _readable(self) -> dict[str, EdgeState]:
+        draft = Draft(edges=self.manifest.edges, state={}, stages=self.manifest.stages)
+        inputs = (_inputs(stage, draft) for stage in self.pipeline.stages)
+        return {name: part.readable() for parts in inputs for name, part in parts.items()}
 
     def _remove_files(self, reports: Sequence[SubtaskReport]) -> None:
         """Of subtasks that did their part of an epoch that failed; what cannot be removed now, the collector will."""
         with suppress(PenstockError):
             self.checkpoints.store.delete([path for report in reports for path in report.files()])
 
-    def _begun(self, now: int) -> Draft:
+    def _begun(self, now: int, batch: OfferedBatch | None = None) -> Draft:
         """What the epoch starts from: time has passed, so an idle source may have stopped to hold others back."""
         clocks = self._source_clocks({}, now)
         edges = with_source_watermarks(self.pipeline, self.manifest.edges, clocks)
         manifest = self.manifest
-        return Draft(edges=edges, state=manifest.state, stages=manifest.stages, counters=manifest.counters)
+        stages = with_rescaled(manifest, self._parallelism(batch), manifest.checkpoint + 1)
+        return Draft(edges=edges, state=manifest.state, stages=stages, counters=manifest.counters)
 
     def _source_clocks(self, event_times: Mapping[str, int], now: int) -> dict[str, SourceClock]:
         seen = {edge.producer: event_times[edge.name] for edge in self.pipeline.edges() if edge.name in event_times}
@@ -273,9 +284,15 @@ class EpochRunner:
 
 
 def _inputs(stage: Stage, draft: Draft, *, live: bool = False) -> dict[str, InputFacts]:
+    before = held_before(draft.edges, stage.lanes_behind, draft.stages.get(stage.name, StageClock()))
     return {
         edge.name: InputFacts(
-            draft.edges[edge.name], live=live and edge.from_source, broadcast=edge.broadcast, timed=edge.timed
+            draft.edges[edge.name],
+            live=live and edge.from_source,
+            broadcast=edge.broadcast,
+            timed=edge.timed,
+            after=held_after(draft.edges, edge.waits_for),
+            before=None if edge.broadcast else before,
         )
         for edge in stage.inputs
     }

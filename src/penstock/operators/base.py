@@ -67,6 +67,8 @@ class Records:
     hashes: npt.NDArray[np.int64]
     port: int = 0
     time: Time | None = None
+    arrival: int | None = None
+    """The epoch in which they came from the source, None for the running one; what is made of them keeps it."""
 
     @property
     def rows(self) -> int:
@@ -75,7 +77,9 @@ class Records:
     def slice(self, start: int, rows: int | None = None) -> Records:
         """Some of the rows, from `start` on."""
         stop = self.rows if rows is None else start + rows
-        return Records(self.batch.slice(start, stop - start), self.hashes[start:stop], self.port, self.time)
+        return Records(
+            self.batch.slice(start, stop - start), self.hashes[start:stop], self.port, self.time, self.arrival
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,8 +179,8 @@ class HoldingOperator(Operator, Protocol):
         """How many rows may be begun now, with so much time until the barrier; 0: none."""
         ...
 
-    def collect(self, wait_s: float) -> Iterator[Emitted]:
-        """Waits until something is done, so long at most, and yields what may leave."""
+    def collect(self, wait_s: float) -> Iterator[tuple[int | None, Emitted]]:
+        """Waits until something is done, so long at most, and yields what may leave, with its `Records.arrival`."""
         ...
 
     @property
@@ -269,6 +273,11 @@ class OperatorSpec(Protocol):
         ...
 
     @property
+    def hands_on(self) -> bool:
+        """Whether every row of its main output is one that came, unchanged: so it still has its key."""
+        ...
+
+    @property
     def emits_at_end(self) -> bool:
         """Whether output comes from `finish` or `advance`: then what follows becomes a stage of its own, so that slow
         code behind it stays interruptible."""
@@ -315,6 +324,10 @@ class SpecDefaults:
     @property
     def keeps_order(self) -> bool:
         return True
+
+    @property
+    def hands_on(self) -> bool:
+        return False
 
     @property
     def emits_at_end(self) -> bool:

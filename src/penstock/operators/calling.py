@@ -8,6 +8,7 @@ subtask's thread.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
 import queue
 import random
@@ -174,6 +175,7 @@ class _Slice:
     """Rows that were begun together: those that still run, and what came out of those that are done."""
 
     batch: pa.RecordBatch
+    arrival: int | None
     running: set[int]
     results: dict[int, Row | Exception] = field(default_factory=dict)
 
@@ -234,21 +236,25 @@ class CallOperator:
     def process(self, records: Records) -> Iterator[Emitted]:
         if not self._begun:
             self._first_begun_at = time.monotonic()
-        self._slices[self._begun] = _Slice(records.batch, set(range(records.rows)))
+        self._slices[self._begun] = _Slice(records.batch, records.arrival, set(range(records.rows)))
         self._calls.begin(self._begun, readable_rows(records.batch), self._begin_until)
         self._begun += 1
         self._running += records.rows
         self._held_rows += records.rows
         return iter(())
 
-    def collect(self, wait_s: float) -> Iterator[Emitted]:
+    def collect(self, wait_s: float) -> Iterator[tuple[int | None, Emitted]]:
         for ended in self._calls.ended(wait_s, min(self._slice_rows, self._running)):
             self._running -= 1
             self._latencies.append(ended.elapsed_s)
             part = self._slices[ended.slice]
             part.running.remove(ended.row)
             part.results[ended.row] = self._checked(part, ended)
-        leaving = self._leaving()
+        for arrival, leaving in itertools.groupby(self._leaving(), key=lambda place: place[0].arrival):
+            for emitted in self._emitted(list(leaving)):
+                yield arrival, emitted
+
+    def _emitted(self, leaving: list[tuple[_Slice, int, Row | Exception]]) -> Iterator[Emitted]:
         good = [(part, row) for part, row, result in leaving if not isinstance(result, Exception)]
         if good:
             yield self._output(good, [result for _, _, result in leaving if not isinstance(result, Exception)])

@@ -55,6 +55,10 @@ class Deduplicate(SpecDefaults):
         return "deduplicate" if self.within_us is None else "deduplicate/within"
 
     @property
+    def hands_on(self) -> bool:
+        return True
+
+    @property
     def side_outputs(self) -> Mapping[str, pa.Schema]:
         return MappingProxyType({LATE: self.output_schema} if self.within_us is not None else {})
 

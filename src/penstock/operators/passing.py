@@ -21,6 +21,10 @@ class Pass(SpecDefaults):
     def kind(self) -> str:
         return "pass"
 
+    @property
+    def hands_on(self) -> bool:
+        return True
+
     def build(self, context: OperatorContext) -> Operator:
         del context
         return _Passing()

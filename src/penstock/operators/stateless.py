@@ -80,6 +80,10 @@ class Filter(CarefulSpec):
         return "filter"
 
     @property
+    def hands_on(self) -> bool:
+        return True
+
+    @property
     def output_schema(self) -> pa.Schema:
         return self.input_schema
 

@@ -106,7 +106,7 @@ def advance_clock(clock: StageClock, plan: StagePlan, reports: Sequence[SubtaskR
             waits = due.event_time is not None or due.processing_time is not None
             mine = Timer(groups=groups, event_time=due.event_time, processing_time=due.processing_time)
             timers[due.operator] = advance_timers(timers.get(due.operator, ()), groups, mine if waits else None)
-    return StageClock(watermark=highest((clock.watermark, mark)), timers=timers)
+    return msgspec.structs.replace(clock, watermark=highest((clock.watermark, mark)), timers=timers)
 
 
 def _event_times(known: Mapping[str, int], reports: Iterable[SubtaskReport]) -> dict[str, int]:

@@ -44,11 +44,18 @@ class Segment(_Value, frozen=True, kw_only=True):
     watermark: int | None = None
     """In effect when these rows arrived, so before their own event times count (A10)."""
     spans: tuple[Span, ...]
+    arrival: int | msgspec.UnsetType = msgspec.UNSET
+    """The epoch whose micro-batch these rows came with, where it is not `epoch`: see `arrived`."""
 
     @property
-    def age(self) -> tuple[int, int, int]:
+    def arrived(self) -> int:
+        """The epoch in which the source delivered these rows, or in which an operator that acts on time made them."""
+        return self.epoch if isinstance(self.arrival, msgspec.UnsetType) else self.arrival
+
+    @property
+    def age(self) -> tuple[int, int, int, int]:
         """Readers go through an edge's segments in this order (A8)."""
-        return (self.epoch, self.producer, self.sequence)
+        return (self.arrived, self.epoch, self.producer, self.sequence)
 
     @property
     def rows_left(self) -> int:
@@ -171,6 +178,8 @@ class StageClock(_Value, frozen=True, kw_only=True):
 
     watermark: int | None = None
     timers: dict[str, tuple[Timer, ...]] = {}
+    rescaled: int | msgspec.UnsetType = msgspec.UNSET
+    """The last checkpoint at which its parallelism changed while rows were in flight: see `protocol.order`."""
 
 
 class OperatorShape(_Value, frozen=True, kw_only=True):

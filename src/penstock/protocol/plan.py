@@ -11,7 +11,7 @@ import msgspec
 
 from penstock.protocol.eventtime import is_due, lowest
 from penstock.protocol.keygroups import KeyGroupRange, range_of
-from penstock.protocol.manifest import EdgeState, StateFile, Timer
+from penstock.protocol.manifest import EdgeState, Segment, StateFile, Timer
 from penstock.protocol.reads import ReadSpan
 
 MIN_BUDGET_SHARE = 0.5
@@ -91,6 +91,24 @@ class InputFacts:
     live: bool = False
     broadcast: bool = False
     timed: bool = False
+    after: int | None = None
+    """Rows that arrived later are held: others must come first (`protocol.order.held_after`)."""
+    before: int | None = None
+    """Rows that arrived earlier are held: their lanes are not free (`protocol.order.held_before`)."""
+
+    def holds(self, segment: Segment) -> bool:
+        arrived = segment.arrived
+        return (self.after is not None and arrived > self.after) or (self.before is not None and arrived < self.before)
+
+    def readable(self) -> EdgeState:
+        """The edge without the segments that are held."""
+        segments = tuple(segment for segment in self.state.segments if not self.holds(segment))
+        return msgspec.structs.replace(self.state, segments=segments)
+
+    def watermark_after_reads(self) -> int | None:
+        """What is in effect once everything that may be read is: held rows must not become late (A10)."""
+        held = (segment.watermark for segment in self.state.segments if self.holds(segment))
+        return lowest((self.state.watermark, *held))
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,15 +130,16 @@ def plan_subtasks(
 ) -> tuple[SubtaskPlan, ...]:
     """Cuts edges and state at the boundaries of `parallelism` subtasks."""
     everything = KeyGroupRange(0, max_parallelism)
+    readable = {name: part.readable() for name, part in inputs.items()}
     plans = []
     for subtask in range(parallelism):
         groups = range_of(subtask, parallelism, max_parallelism)
         parts = tuple(
             InputPlan(
                 name,
-                reads_of(part.state, everything if part.broadcast else groups),
+                reads_of(readable[name], everything if part.broadcast else groups),
                 part.live,
-                part.state.watermark if part.timed else None,
+                part.watermark_after_reads() if part.timed else None,
             )
             for name, part in inputs.items()
         )
@@ -139,7 +158,7 @@ def plan_subtasks(
                     name: files_of(table.files, everything if table.broadcast else groups)
                     for name, table in state.items()
                 },
-                round(sum(_share_of(part.state, groups) for part in inputs.values() if not part.broadcast)),
+                round(sum(_share_of(readable[name], groups) for name, part in inputs.items() if not part.broadcast)),
                 arrival_watermark(inputs.values()),
                 watermark,
                 is_due(timers, groups, watermark, now),
@@ -171,6 +190,7 @@ def reads_of(edge: EdgeState, groups: KeyGroupRange) -> tuple[ReadSpan, ...]:
                         hi=part.hi,
                         cursor=span.cursor,
                         watermark=segment.watermark,
+                        arrival=segment.arrived,
                     )
                 )
     return tuple(reads)

@@ -18,6 +18,8 @@ class ReadSpan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cursor: int = 0
     watermark: int | None = None
     """In effect for these rows."""
+    arrival: int = 0
+    """As in the segment: what is made of these rows keeps it."""
 
 
 class SpanProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -18,6 +18,7 @@ from penstock.protocol.manifest import (
     SinkState,
     SourcePosition,
 )
+from penstock.protocol.order import with_rescaled
 
 Verdict = Literal["same", "extended", "new", "missing", "incompatible"]
 Columns = tuple[tuple[str, str], ...]
@@ -212,6 +213,7 @@ def takeover(
         generation=int(generation),
         shape=shape,
         parallelism=dict(parallelism),
+        stages=with_rescaled(base, parallelism, newest + 1),
         created_at=created_at,
     )
 

@@ -74,6 +74,11 @@ class Routing(Protocol):
         """Says in words what `lanes` depends on: a checkpoint with other words does not fit."""
         ...
 
+    @property
+    def ordered(self) -> bool:
+        """Whether rows that meet must be written in the order in which the source delivered them."""
+        ...
+
     def lanes(self, batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
         """Any number not below 0 for each row; rows with equal ones meet. Consecutive ones are dealt out evenly."""
         ...

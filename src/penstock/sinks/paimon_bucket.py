@@ -45,6 +45,11 @@ class BucketRouting:
         """What a checkpoint remembers: in-flight rows were dealt out by it."""
         return (*self.partition_by, f"bucket({self.buckets}; {', '.join(self.bucket_key)})")
 
+    @property
+    def ordered(self) -> bool:
+        """The last row of a primary key counts, and readers of a bucket get its rows in their order."""
+        return True
+
     def lanes(self, batch: pa.RecordBatch) -> Ints:
         """Equal for rows of one bucket; consecutive for the buckets of one partition."""
         key = [batch.column(name).cast(self.columns.field(name).type) for name in self.bucket_key]
@@ -61,6 +66,11 @@ class PartitionRouting:
     @property
     def keys(self) -> tuple[str, ...]:
         return self.partition_by
+
+    @property
+    def ordered(self) -> bool:
+        """A table without keys and buckets is read in any order."""
+        return False
 
     def lanes(self, batch: pa.RecordBatch) -> Ints:
         return _partition_lanes(batch, self.partition_by)

@@ -61,18 +61,20 @@ class Harness:
         now: datetime | int = 0,
         prefetch_bytes: int = 1 << 20,
         seed: int = 0,
+        partition_by: str | None = None,
         **outputs: Stream,
     ) -> None:
         """`outputs` are further streams to look at, such as side outputs. With `steps` the barrier fires about that
         many steps after a subtask has begun, so that rows stay in flight. `now` is processing time. Where several
         sources meet in one operator, `seed` is that of the order in which their rows come, and of each about
-        `prefetch_bytes` wait in memory.
+        `prefetch_bytes` wait in memory. `partition_by` is a column that says from which partition of its source a row
+        comes; without it there is one.
 
         Raises: `PenstockError`.
         """
         streams = {_MAIN: stream, **outputs}
         self._pipeline = compile_pipeline([SinkNode(name, Memory(name), part.node) for name, part in streams.items()])
-        self._parallelism, self._steps = parallelism, steps
+        self._parallelism, self._steps, self._partition_by = parallelism, steps, partition_by
         self._now = micros_of(now)
         self._limits, self._seed = Limits(segment_bytes=1 << 20, prefetch_bytes=prefetch_bytes), seed
         self._store = MemoryStore()
@@ -172,7 +174,7 @@ class Harness:
         )
         self._checkpoints.publish(manifest)
         cluster = _Stepped(self._store, self._limits, _ticking(), steps=self._steps, seed=self._seed)
-        cluster.rewrite = self._lose_reports
+        cluster.rewrite, cluster.partition_by = self._lose_reports, self._partition_by
         return EpochRunner(
             pipeline=self._pipeline,
             cluster=cluster,

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from penstock.channel.delivery import CountedStream
 from penstock.channel.hashing import hash_columns
+from penstock.channel.lanes import spread_lanes
 from penstock.channel.segment import HASH_COLUMN
 from penstock.compiler import compile_pipeline
 from penstock.config import Config
@@ -53,6 +54,8 @@ class InlineCluster:
     limits: Limits
     clock: Callable[[], float]
     slots: int = 2
+    partition_by: str | None = None
+    """The column that says from which partition of the source a row comes; without it there is one."""
     before_job: Callable[[StageJob], None] = lambda _: None
     rewrite: Callable[[list[SubtaskReport]], list[SubtaskReport]] = lambda reports: reports
     seed: int = 0
@@ -74,7 +77,7 @@ class InlineCluster:
         if job.plan.live and job.batch is not None:
             frame = job.batch.frame
             assert isinstance(frame, dict)
-            rows = [rows_of(frame[edge.producer], edge, job.plan, subtask) for edge in edges]
+            rows = [rows_of(frame[edge.producer], edge, job.plan, subtask, self.partition_by) for edge in edges]
             batches = live_batches(rows, random.Random(f"{self.seed}/{job.batch.batch_id}/{attempt}"))
             stream = CountedStream(iter(batches), [edge.name for edge in edges])
         report = run_subtask(
@@ -90,12 +93,17 @@ class InlineCluster:
         return report if stream is None else stream.stamped(report)
 
 
-def rows_of(table: pa.Table, edge: Edge, plan: StagePlan, subtask: int) -> pa.RecordBatch:
+def rows_of(
+    table: pa.Table, edge: Edge, plan: StagePlan, subtask: int, partition_by: str | None = None
+) -> pa.RecordBatch:
     """What Spark's shuffle would deliver to one subtask."""
     table = table.combine_chunks()
     if edge.keys:
         columns = [table.column(key).combine_chunks() for key in edge.keys]
         hashes = hash_columns([c.chunk(0) if isinstance(c, pa.ChunkedArray) else c for c in columns])
+    elif partition_by is not None and partition_by in table.schema.names:
+        partitions = table.column(partition_by).to_numpy() % plan.max_parallelism
+        hashes = spread_lanes(plan.max_parallelism)[partitions]
     else:
         hashes = np.zeros(table.num_rows, dtype=np.int64)
     mine = groups_of(hashes, plan.max_parallelism) * plan.parallelism // plan.max_parallelism == subtask

@@ -143,7 +143,8 @@ class SimCluster:
         if job.plan.live and job.batch is not None:
             frame = job.batch.frame
             assert isinstance(frame, dict)
-            rows = [delivered(frame[edge.producer], edge, job.plan, subtask) for edge in edges]
+            batch = int(job.batch.batch_id)
+            rows = [delivered(frame[edge.producer], edge, job.plan, subtask, batch) for edge in edges]
             stream = CountedStream(iter(live_batches(rows, chance)), [edge.name for edge in edges])
         report = run_subtask(
             job.stage,
@@ -159,12 +160,13 @@ class SimCluster:
         return msgspec.json.decode(msgspec.json.encode(report), type=SubtaskReport)
 
 
-def delivered(rows: pa.RecordBatch, edge: Edge, plan: StagePlan, subtask: int) -> pa.RecordBatch:
-    """What Spark's shuffle hands to one subtask: rows by key, or by the partition they came from."""
+def delivered(rows: pa.RecordBatch, edge: Edge, plan: StagePlan, subtask: int, batch: int) -> pa.RecordBatch:
+    """What Spark's shuffle hands to one subtask: rows by key, or by the partition they came from. A key is in one
+    partition of a micro-batch, but partition numbers mean something else in each."""
     if edge.keys:
         hashes = hash_columns([rows.column(key) for key in edge.keys])
     else:
-        lanes = rows.column("key").to_numpy() % LANES
+        lanes = (rows.column("key").to_numpy() + batch) % LANES
         hashes = lanes * max(1, plan.max_parallelism // LANES) % plan.max_parallelism
     mine = np.flatnonzero(groups_of(hashes, plan.max_parallelism) * plan.parallelism // plan.max_parallelism == subtask)
     taken = rows.take(pa.array(mine))

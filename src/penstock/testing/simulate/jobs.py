@@ -81,7 +81,7 @@ class Shape:
             windows=rng.choice(("tumbling", "session")) if rng.random() < 0.2 else None,
             join=rng.choice(HOWS) if sources == 2 and rng.random() < 0.4 else None,
             row_cost=rng.choice((0.1, 0.3, 0.3) if calm else (0.0, 0.02, 0.1, 0.3)),
-            map_cost=rng.choice((0.0, 0.0, 0.02, 0.1)),
+            map_cost=rng.choice((0.0, 0.02, 0.1, 0.3)),
         )
 
     @property

@@ -31,6 +31,8 @@ def check_results(world: World) -> None:
     _numbered(rows, "key", "n1", fail)
     if shape.two_keyed:
         _numbered(rows, "coarse", "n2", fail)
+        if not shape.probe:  # it acts on time, so what it hands on is new
+            _batch_by_batch(world, rows, "coarse", "n2", fail)
     if shape.rules:
         _rules_grow(rows, fail)
     if shape.totals:
@@ -71,6 +73,19 @@ def _numbered(rows: list[Row], key: str, number: str, fail: Fail) -> None:
         ids, numbers = [row["id"] for row in mine], [row[number] for row in mine]
         if ids != sorted(ids) or numbers != sorted(numbers):
             fail("order", f"source {source}, key {value}: ids {ids}, {number} {numbers}")
+
+
+def _batch_by_batch(world: World, rows: list[Row], key: str, number: str, fail: Fail) -> None:
+    """No row was overtaken by one of its key from a later micro-batch of its source."""
+    newest: dict[tuple[int, int], int] = {}
+    for row in sorted(rows, key=lambda row: (row[key], row[number])):
+        source, place = divmod(row["id"] - 1, SOURCE_IDS)
+        batch = next(
+            batch for batch, ends in world.source.offsets.items() if ends[source][0] <= place < ends[source][1]
+        )
+        if batch < newest.get((source, row[key]), -1):
+            fail("order", f"{key} {row[key]}: id {row['id']} of micro-batch {batch} came after a later one's")
+        newest[source, row[key]] = batch
 
 
 def _rules_grow(rows: list[Row], fail: Fail) -> None:
