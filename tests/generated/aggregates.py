@@ -128,7 +128,7 @@ FUNCTIONS: dict[str, Function] = {
         "coalesce(list(DISTINCT {c}) FILTER (WHERE {c} IS NOT NULL), [])",
         bag=True,
     ),
-    "range": Function(_whole, _always(BIG), Range, "max(coalesce({c}, 0)) - min(coalesce({c}, 0))"),
+    "range": Function(_whole, _always(BIG), Range, "CAST(max(coalesce({c}, 0)) AS BIGINT) - min(coalesce({c}, 0))"),
     "first": Function(lambda _: True, _same, pen.first, "first({c}{o})", by_arrival=True),
     "last": Function(lambda _: True, _same, pen.last, "last({c}{o})", by_arrival=True),
     "first_known": Function(

@@ -117,6 +117,8 @@ class Pool:
     on_spark: bool = False
     nodes: list[Node] = field(default_factory=list)
     names: int = 0
+    focus: Node | None = None
+    """What the next operation works on, if it can."""
 
     def add(self, node: Node) -> Node:
         node.number = len(self.nodes)
@@ -131,6 +133,8 @@ class Pool:
         ]  # fmt: skip
         if not fitting:
             return None
+        if self.focus in fitting:
+            return self.focus
         return fitting[max(self.chance.randrange(len(fitting)) for _ in range(self.chance.choice((1, 1, 2))))]
 
     def name(self, stem: str) -> str | None:

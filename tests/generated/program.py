@@ -27,6 +27,8 @@ OPERATIONS: dict[Drawn, int] = {
     draw_deduplicate: 3, draw_number: 4, draw_note: 6, draw_sum: 2, draw_top: 3, draw_window: 5, draw_window_top: 2,
     draw_join: 3, draw_ring: 2, draw_connect: 4, draw_broadcast: 2, draw_pushed: 3,
 }  # fmt: skip
+ROW_BY_ROW = (draw_map_batches, draw_filter, draw_flat_map, draw_map_async)
+BY_ARRIVAL = (draw_note, draw_note, draw_number, draw_deduplicate, draw_aggregate)
 
 
 @dataclass(slots=True)
@@ -104,16 +106,39 @@ def draw_program(seed: int, *, on_spark: bool = False) -> Program:
     chance = Random(f"pipeline {seed}")
     pool = Pool(chance, on_spark)
     sources = draw_sources(pool)
-    wanted = chance.randint(1, 8)
+    wanted = len(sources) + chance.randint(1, 8)
     for _ in range(wanted * 3):
-        if len(pool.nodes) >= len(sources) + wanted:
+        if len(pool.nodes) >= wanted:
             break
-        chance.choices(list(OPERATIONS), list(OPERATIONS.values()))[0](pool)
+        _grow(pool)
     outputs = _outputs(chance, pool.nodes)
     program = Program(seed, pool.nodes, outputs, Input(), _schedule(chance))
     program.input = draw_input(chance, program.sources)
     program.schedule.steps = [_step(chance) for _ in program.input.batches]
     return program
+
+
+def _grow(pool: Pool) -> None:
+    """One more operation; or several on each other, or on one stream, as chance alone seldom makes them."""
+    pool.focus = None
+    match pool.chance.random():
+        case few if few < 0.15:
+            _chain(pool, pool.chance.choice(ROW_BY_ROW), pool.chance.choice(BY_ARRIVAL))
+        case few if few < 0.25:
+            _chain(pool, pool.chance.choice(ROW_BY_ROW), draw_union)
+            pool.focus = pool.nodes[-1].inputs[0] if pool.nodes[-1].inputs else None
+            draw_union(pool)
+        case _:
+            _any_operation(pool)(pool)
+
+
+def _chain(pool: Pool, *operations: Drawn) -> None:
+    for operation in operations:
+        pool.focus = operation(pool)
+
+
+def _any_operation(pool: Pool) -> Drawn:
+    return pool.chance.choices(list(OPERATIONS), list(OPERATIONS.values()))[0]
 
 
 def _outputs(chance: Random, nodes: Sequence[Node]) -> list[Node]:
