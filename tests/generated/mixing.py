@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +16,7 @@ import pyarrow as pa
 
 from penstock.channel.hashing import hash_columns
 from penstock.channel.lanes import spread_lanes
-from penstock.channel.live import LiveInputs, MixedInputs, SeparateInputs
+from penstock.channel import live as live_rows
 from penstock.channel.segment import HASH_COLUMN
 from penstock.engine.cluster import StageJob
 from penstock.graph import Edge
@@ -36,30 +37,51 @@ class Mixing(harness._Stepped):
     schedule: Schedule | None = None
 
     def _run_one(self, job: StageJob, subtask: int) -> SubtaskReport:
-        attempt = next(self._attempts)
-        live = self._live(job, subtask, attempt) if job.plan.live and job.batch is not None else None
-        return run_subtask(
+        attempt, stream = next(self._attempts), None
+        if job.plan.live and job.batch is not None:
+            stream = _counted(self._stream(job, subtask, attempt), job)
+        report = run_subtask(
             job.stage,
             job.plan,
             subtask,
             store=self.store,
             limits=self.limits,
             attempt=str(attempt),
-            live=live,
+            live=None if stream is None else _inputs(stream, job, self.limits.prefetch_bytes),
             clock=self.clock,
         )
+        return report if stream is None or not hasattr(stream, "stamped") else stream.stamped(report)
 
-    def _live(self, job: StageJob, subtask: int, attempt: int) -> LiveInputs:
+    def _stream(self, job: StageJob, subtask: int, attempt: int) -> Iterator[pa.RecordBatch]:
         assert self.schedule is not None
         assert job.batch is not None
-        edges, seed = job.stage.source_inputs, self.schedule.seed
+        seed = self.schedule.seed
         numbers = _partition_numbers(job.batch.frame, Random(f"{seed} {job.batch.batch_id}"))
         blocks = [_block(job, subtask, source, part, number) for (source, part), number in numbers.items()]
         Random(f"{seed} {job.stage.name} {subtask} {attempt}").shuffle(blocks)
-        stream = _cut(pa.concat_tables(blocks), self.schedule.batch_rows)
-        if len(edges) == 1:
-            return SeparateInputs({edges[0].name: stream})
-        return MixedInputs(stream, [edge.name for edge in edges], self.limits.prefetch_bytes)
+        return _cut(pa.concat_tables(blocks), self.schedule.batch_rows)
+
+
+def _counted(stream: Iterator[pa.RecordBatch], job: StageJob) -> Any:
+    try:
+        from penstock.channel.delivery import CountedStream
+    except ImportError:
+        return stream
+    return CountedStream(stream, [edge.name for edge in job.stage.source_inputs])
+
+
+def _inputs(stream: Any, job: StageJob, bytes_max: int) -> Any:
+    """As in Spark's workers."""
+    names = [edge.name for edge in job.stage.source_inputs]
+    if hasattr(live_rows, "MixedInputs"):
+        if len(names) == 1:
+            return live_rows.SeparateInputs({names[0]: stream})
+        return live_rows.MixedInputs(stream, names, bytes_max)
+    return (
+        live_rows.LiveInputs.single(stream, names[0])
+        if len(names) == 1
+        else live_rows.LiveInputs.mixed(stream, names, bytes_max)
+    )
 
 
 def _partition_numbers(frame: object, chance: Random) -> dict[tuple[str, int], int]:

@@ -101,7 +101,7 @@ class Windowed:
         keys = sql_names(self.keys)
         in_time = f" WHERE we + {self.lateness * 1_000_000} > mark" if self.late else ""
         windows = self.span.sql(self.judged(rows), self.keys, moment_of(self.time, self.ends))
-        if self.emit == "on_close" or self.late:
+        if self.emit == "on_close":
             windows = f"SELECT * FROM ({windows}) WHERE us < {int(LIMIT.timestamp() * 1_000_000)}"
         return (
             f"SELECT {keys}, {WINDOW}, {self.aggregates.sql} FROM ({windows}){in_time} GROUP BY {keys}, ws, we"
