@@ -69,7 +69,7 @@ FORMS: dict[str, Form] = {
         (PAIR,), TEXT, lambda a: pc.struct_field(a, [1]), _null_safe(lambda v: v["b"]), "struct_extract({}, 'b')"
     ),
     "is_null": Form(
-        (DAY, WHEN, CENTS, TEXT, LIST), BOOL, lambda a: pc.is_null(a), lambda v: v is None, "({} IS NULL)"
+        (DAY, WHEN, CENTS, TEXT, LIST), BOOL, pc.is_null, lambda v: v is None, "({} IS NULL)"
     ),
 }  # fmt: skip
 
@@ -105,7 +105,7 @@ def draw_expr(chance: Random, columns: Columns, column: str) -> Expr:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """True, false or null for a row: a comparison of a number, a rest of the row's number, or whether there is a value."""
+    """Of a row: whether a number is above another, what rest the row's number has, or whether there is a value."""
 
     column: str
     form: str
@@ -141,6 +141,6 @@ class Condition:
 
 def draw_condition(chance: Random, columns: Columns) -> Condition | None:
     options = [Condition(name, "above", chance.randint(-50, 50)) for name, kind in columns.items() if kind in NUMBERS]
-    options += [Condition(name, "known") for name, kind in columns.items() if kind != LINE and kind != TIME]
+    options += [Condition(name, "known") for name, kind in columns.items() if kind not in (LINE, TIME)]
     options += [Condition("n", "rest", chance.randint(0, 4))] * (2 * (columns.get("n") == LINE))
     return chance.choice(options) if options else None

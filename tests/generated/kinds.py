@@ -111,7 +111,8 @@ TIME = Kind("time", pa.timestamp("us", "UTC"), lambda _: None)
 """Event time."""
 
 VALUES = (
-    SMALL, NUMBER, INT, TINY, BIG, QUARTER, DOUBLE, FLOAT, BOOL, TEXT, TEXT, BYTES, DAY, WHEN, CENTS, HUGE, LIST, PAIR, MAP,
+    SMALL, NUMBER, INT, TINY, BIG, QUARTER, DOUBLE, FLOAT, BOOL, TEXT, TEXT, BYTES, DAY, WHEN, CENTS, HUGE, LIST, PAIR,
+    MAP,
 )  # fmt: skip
 """What a column of a source may be."""
 

@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.channel import live as live_rows
 from penstock.channel.hashing import hash_columns
 from penstock.channel.lanes import spread_lanes
-from penstock.channel import live as live_rows
 from penstock.channel.segment import HASH_COLUMN
 from penstock.engine.cluster import StageJob
 from penstock.graph import Edge

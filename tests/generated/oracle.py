@@ -73,26 +73,24 @@ def _bag(result: Any, node: Node) -> Counter[tuple[Any, ...]]:
 def _plain(value: Any, *, bag: bool = False) -> Any:
     """Equal for what counts as equal: floats to nine digits, NaN with NaN, moments in UTC."""
     match value:
-        case float() if math.isnan(value):
-            return "NaN"
-        case float() if math.isinf(value):
-            return str(value)
         case float():
-            return float(f"{value * (1 + 1e-12) + 0.0:.9g}")
+            return _plain_float(value)
         case bool() | int():
             return int(value)
         case datetime():
             return value.astimezone(UTC) if value.tzinfo else value.replace(tzinfo=UTC)
         case Decimal():
             return value.normalize()
-        case list():
+        case list() | tuple():
             parts = [_plain(part) for part in value]
             return tuple(sorted(parts, key=repr) if bag else parts)
         case dict():
             return tuple((name, _plain(part)) for name, part in value.items())
-        case tuple():
-            return tuple(map(_plain, value))
     return value
+
+
+def _plain_float(value: float) -> Any:
+    return float(f"{value * (1 + 1e-12) + 0.0:.9g}") if math.isfinite(value) else str(value)
 
 
 def _lines(sign: str, rows: Counter[tuple[Any, ...]]) -> list[str]:

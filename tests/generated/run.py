@@ -29,7 +29,7 @@ class Verdict:
 def judge(oracle: Oracle, program: Program) -> Verdict:
     try:
         emitted = run(program)
-    except Exception:
+    except Exception:  # noqa: BLE001 - whatever a pipeline ends with is a difference
         return Verdict(program, {-1: traceback.format_exc()})
     return Verdict(program, oracle.differences(program, emitted))
 

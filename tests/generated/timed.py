@@ -1,4 +1,4 @@
-"""Operations in event time: windows, joins, timers. Rows of the last moment only move watermarks: nothing closes them."""
+"""Operations in event time: windows, joins, timers. Nothing closes what the last rows, which move watermarks, open."""
 
 from __future__ import annotations
 
@@ -380,13 +380,11 @@ def _names(
 ) -> tuple[tuple[str, str, str], ...]:
     common = left_keys if left_keys == right_keys else ()
     both = (set(left.columns) & set(right.columns)) - set(common)
-    named = []
-    for name in left.columns:
-        named.append((name + suffixes[0] if name in both else name, name, name if name in common else ""))
-    for name in right.columns:
-        if name not in common:
-            named.append((name + suffixes[1] if name in both else name, "", name))
-    return tuple(named)
+    mine = [
+        (name + suffixes[0] if name in both else name, name, name if name in common else "") for name in left.columns
+    ]
+    theirs = [(name + suffixes[1] if name in both else name, "", name) for name in right.columns if name not in common]
+    return (*mine, *theirs)
 
 
 def draw_ring(pool: Pool) -> Node | None:
