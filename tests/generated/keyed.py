@@ -171,9 +171,9 @@ class Note:
         taken = [name for name in self.columns if name != "nth"]
         return f"SELECT {sql_names(taken)} FROM {rows}"
 
-    def check(self) -> Check:
-        """Rows of a key that came after a row of a later micro-batch of their source, or after a later row of their
-        partition; and numbers that were given twice."""
+    def check(self, *, traced: bool) -> Check:
+        """Rows of a key that came after a row of a later micro-batch of their source, or, where they all took one way,
+        after a later row of their partition; and numbers that were given twice."""
         keys = sql_names(self.keys)
         before = "ORDER BY nth ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING"
         overtaken = (
@@ -181,7 +181,8 @@ class Note:
             f"max(n) OVER (PARTITION BY {keys}, src, mb, part {before}) AS latest, "
             f"row_number() OVER (PARTITION BY {keys} ORDER BY nth) AS place FROM out"
         )
-        wrong = f"SELECT * FROM ({overtaken}) WHERE mb < newest OR n < latest OR place <> nth"
+        later = " OR n < latest" if traced else ""
+        wrong = f"SELECT * FROM ({overtaken}) WHERE mb < newest OR place <> nth{later}"
         return Check(wrong, ("nth",))
 
     def __repr__(self) -> str:
@@ -245,7 +246,7 @@ def draw_aggregate(pool: Pool) -> Node | None:
 
 
 def draw_top(pool: Pool) -> Node | None:
-    node = pool.one()
+    node = pool.one(lambda node: node.ordered)
     keys = () if node is None else pool.keys(node)
     if node is None or not keys or not node.facts.ordered_for(keys) or "rank" in node.columns:
         return None
@@ -281,7 +282,7 @@ def draw_deduplicate(pool: Pool) -> Node | None:
 
 
 def draw_number(pool: Pool) -> Node | None:
-    node = pool.one()
+    node = pool.one(lambda node: node.ordered and node.has_lineage())
     keys = () if node is None else pool.keys(node)
     if node is None or not keys or not node.facts.ordered_for(keys) or not node.has_lineage():
         return None
@@ -305,13 +306,22 @@ def draw_number(pool: Pool) -> Node | None:
 
 
 def draw_note(pool: Pool) -> Node | None:
-    node = pool.one()
+    node = pool.one(lambda node: node.facts.stepwise)
     keys = () if node is None else pool.keys(node)
-    if node is None or not keys or not node.facts.traced_for(keys) or "nth" in node.columns:
+    if node is None or not keys or not node.facts.stepwise or "nth" in node.columns:
         return None
     columns = {**kept(node.columns, dict.fromkeys((*LINEAGE, *keys))), "nth": LINE}
     op = Note(keys, columns, pool.name("note"))
-    return pool.add(Node(op, (node,), columns, Facts(node.facts.size), check=op.check(), ordinary=False))
+    return pool.add(
+        Node(
+            op,
+            (node,),
+            columns,
+            Facts(node.facts.size),
+            check=op.check(traced=node.facts.traced_for(keys)),
+            ordinary=False,
+        )
+    )
 
 
 def draw_sum(pool: Pool) -> Node | None:

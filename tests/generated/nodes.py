@@ -6,7 +6,7 @@ SQL over the rows of its inputs gives its rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Protocol
@@ -28,6 +28,9 @@ class Facts:
     """The rows of a key arrive in the order of these columns, whatever the key is; empty: nobody knows."""
     traced: frozenset[int] = frozenset()
     """Sources whose rows came on one path each, with their lineage: those of one do not overtake each other."""
+    stepwise: bool = False
+    """Rows have their lineage, and only operations on single rows are behind them: of each source none overtakes one of
+    an earlier micro-batch."""
     within: tuple[str, ...] = ()
     """`order` and `traced` hold only among rows that are equal in these."""
     time: str | None = None
@@ -42,6 +45,10 @@ class Facts:
     """SQL by which the newest one is largest."""
 
     def unordered(self) -> Facts:
+        return replace(self, order=(), traced=frozenset(), within=(), stepwise=False)
+
+    def mixed(self) -> Facts:
+        """Nothing is known of rows of one micro-batch."""
         return replace(self, order=(), traced=frozenset(), within=())
 
     def ordered_for(self, keys: Iterable[str]) -> bool:
@@ -96,6 +103,14 @@ class Node:
         return [name for name, kind in self.columns.items() if all(getattr(kind, part) for part in wanted)]
 
     @property
+    def ordered(self) -> bool:
+        return bool(self.facts.order)
+
+    @property
+    def timed(self) -> bool:
+        return self.facts.time is not None
+
+    @property
     def values(self) -> Columns:
         """What a source's rows are about."""
         return {name: kind for name, kind in self.columns.items() if kind not in (LINE, TIME)}
@@ -125,11 +140,13 @@ class Pool:
         self.nodes.append(node)
         return node
 
-    def one(self, *, size: int = 2000, updated: bool = False) -> Node | None:
+    def one(
+        self, fits: Callable[[Node], bool] = lambda _: True, *, size: int = 2000, updated: bool = False
+    ) -> Node | None:
         """A stream that something can follow, the newer ones more often."""
         fitting = [
             node for node in self.nodes
-            if node.ordinary and node.facts.size <= size and (updated or not node.facts.updated)
+            if node.ordinary and node.facts.size <= size and (updated or not node.facts.updated) and fits(node)
         ]  # fmt: skip
         if not fitting:
             return None

@@ -218,8 +218,10 @@ def _facts_after(node: Node, shape: dict[str, Expr]) -> Facts:
     same = {name for name, expr in shape.items() if expr == Expr(name)}
     if facts.time not in same:
         facts = replace(facts, time=None, ends=False)
-    if not {*LINEAGE, *facts.order, *facts.within} <= same:
-        facts = facts.unordered()
+    if not same.issuperset(LINEAGE):
+        return facts.unordered()
+    if not {*facts.order, *facts.within} <= same:
+        return facts.mixed()
     return facts
 
 
@@ -311,6 +313,7 @@ def _facts_of_union(parts: tuple[Node, ...]) -> Facts:
         size=sum(part.size for part in facts),
         traced=frozenset(traced) if disjoint and len(within) == 1 else frozenset(),
         within=within.pop() if disjoint and len(within) == 1 else (),
+        stepwise=all(part.stepwise for part in facts),
         time=times.pop() if len(times) == 1 and len({part.ends for part in facts}) == 1 else None,
         ends=facts[0].ends,
     )

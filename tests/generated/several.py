@@ -127,7 +127,7 @@ def _alike(pool: Pool, node: Node, wanted: list[Any]) -> Keys:
 
 def draw_broadcast(pool: Pool) -> Node | None:
     """Rules come straight from a source: only then are they there before the rows of their micro-batch."""
-    rows = pool.one()
+    rows = pool.one(lambda node: node.columns.get("n") == LINE and TEXT in node.columns.values())
     sources = [node for node in pool.nodes if not node.inputs]
     if rows is None or rows.columns.get("n") != LINE:
         return None

@@ -122,6 +122,7 @@ def _source(pool: Pool, index: int, columns: Columns, time: str | None) -> Node:
         size=80,
         order=("n",) if parts == 1 else (),
         traced=frozenset([index]),
+        stepwise=True,
         time=time,
         late=op.delay if late else 0,
     )

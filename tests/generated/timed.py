@@ -290,7 +290,7 @@ def draw_span(pool: Pool) -> Span:
 
 
 def draw_window(pool: Pool) -> Node | None:
-    node = pool.one()
+    node = pool.one(lambda node: node.timed)
     if node is None or node.facts.time is None:
         return None
     span, late = draw_span(pool), node.facts.late
@@ -320,12 +320,12 @@ def draw_window(pool: Pool) -> Node | None:
 
 
 def draw_window_top(pool: Pool) -> Node | None:
-    node = pool.one()
+    node = pool.one(lambda node: node.timed and node.ordered)
     keys = () if node is None else pool.keys(node)
     if node is None or node.facts.time is None or node.facts.late or not keys:
         return None
-    span = draw_span(pool)
-    if span.kind != "tumbling" or not node.facts.ordered_for(keys) or {"rank", *BOUNDS} & set(node.columns):
+    span = Span("tumbling", pool.chance.choice((5, 10, 60)), offset=pool.chance.choice((0, 3)))
+    if not node.facts.ordered_for(keys) or {"rank", *BOUNDS} & set(node.columns):
         return None
     fitting = [name for name in node.where("adds") if name not in keys]
     if not fitting:
@@ -340,7 +340,7 @@ def draw_window_top(pool: Pool) -> Node | None:
 
 def draw_join(pool: Pool) -> Node | None:
     """Of two streams, or of one with itself."""
-    left = pool.one(size=250)
+    left = pool.one(_joins, size=250)
     if left is None or not _joins(left):
         return None
     partners = [node for node in pool.nodes if _joins(node) and node.facts.size <= 250]
@@ -388,9 +388,9 @@ def _names(
 
 
 def draw_ring(pool: Pool) -> Node | None:
-    node = pool.one(size=400)
+    node = pool.one(lambda node: node.columns.get("n") == LINE and node.facts.order in ((), ("n",)), size=400)
     keys = () if node is None else pool.keys(node)
-    if node is None or not keys or node.columns.get("n") != LINE or {"rang", "nth"} & set(keys):
+    if node is None or not keys or {"rang", "nth"} & set(keys):
         return None
     time = node.facts.time
     if node.facts.late or (time is None and pool.on_spark):
