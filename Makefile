@@ -1,5 +1,5 @@
 # Everything runs in .venv, which `setup` makes and renews when pyproject.toml or requirements.lock change.
-# Variables: SEEDS=0..9999 (sim)  RUNS=50 SEED=7 (kill, oracle, hunt, chaos)  MINUTES=30 (soak)  PYTHON=/path/to/python3.12  TESTS=tests/unit  ARGS="options for the command behind the target"
+# Variables: SEEDS=0..9999 (sim)  RUNS=50 SEED=7 (kill, oracle, hunt, chaos)  MINUTES=30 (soak)  N=1000 SEED=0 (generate)  PYTHON=/path/to/python3.12  TESTS=tests/unit  ARGS="options for the command behind the target"
 
 ROOT := $(patsubst %/,%,$(dir $(lastword $(MAKEFILE_LIST))))
 READY := $(ROOT)/.venv/.penstock-ready
@@ -8,10 +8,10 @@ TESTS ?= tests
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo test test-slow lint format bench nexmark kill matrix oracle hunt chaos soak clean sim mutants
+.PHONY: help setup java demo test test-slow lint format bench nexmark kill matrix oracle hunt chaos soak clean sim mutants generate generate-spark
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' "$(ROOT)/Makefile"
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' "$(ROOT)/Makefile"
 
 setup: $(READY) ## make .venv with the pinned dependencies and this package in it
 
@@ -64,6 +64,12 @@ soak: java setup ## one pipeline under steady load with faults, nothing may grow
 
 sim: setup ## whole runs under faults, without Spark, from seeds; SEEDS=0..9999, or ARGS="--seed 7 --trace" for one
 	@$(IN_ROOT) .venv/bin/python -m penstock.testing.simulate --seeds $(or $(SEEDS),0..999) $(ARGS)
+
+generate: setup ## random pipelines against DuckDB, without Spark, from seeds: N=20000 SEED=0, or ARGS="--only 7" for one
+	@$(IN_ROOT) .venv/bin/python -m tests.generated --count $(or $(N),1000) --seed $(or $(SEED),0) $(ARGS)
+
+generate-spark: java setup ## the same on Spark, one after the other: N=200 SEED=0
+	@$(IN_ROOT) .venv/bin/python -m tests.generated --spark --count $(or $(N),20) --seed $(or $(SEED),0) $(ARGS)
 
 mutants: setup ## faults in our own code, each must be noticed by a seed of the simulator
 	@$(IN_ROOT) .venv/bin/python -m tests.sim.mutants $(ARGS)
