@@ -1,14 +1,19 @@
-"""What every test needs: one Python for driver and workers, nothing but the loopback network."""
+"""What every test needs: one Python for driver and workers, nothing but the loopback network, an end."""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.leftovers import FAILED, stop_leftovers
+
 ROOT = Path(__file__).resolve().parents[1]
+SPARK_TEST_S, SLOW_TEST_S = 600, 3600
+"""Limits of tests on Spark and of those that take minutes; pyproject.toml has that of all others."""
 
 # Before any JVM starts: it hands its environment on to the Python workers.
 os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
@@ -20,7 +25,29 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The folder decides: tests under spark/ and sinks/ carry the marker of that name."""
+    """The folder decides: tests under spark/ and sinks/ carry the marker of that name, and those on Spark last."""
     for item in items:
-        for marker in {"spark", "sinks"} & set(item.path.relative_to(ROOT / "tests").parts[:-1]):
+        folders = set(item.path.relative_to(ROOT / "tests").parts[:-1])
+        for marker in {"spark", "sinks"} & folders:
             item.add_marker(marker)
+        if item.get_closest_marker("timeout") is not None:
+            continue
+        if item.get_closest_marker("slow") is not None:
+            item.add_marker(pytest.mark.timeout(SLOW_TEST_S))
+        elif {"spark", "docs"} & folders:
+            item.add_marker(pytest.mark.timeout(SPARK_TEST_S))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.failed:
+        item.stash[FAILED] = True
+    return report
+
+
+@pytest.fixture(autouse=True)
+def _stops_what_it_started() -> Iterator[None]:
+    """A test that fails stops what it started, so that the next one has the machine, the session and the threads."""
+    yield
+    stop_leftovers()

@@ -120,6 +120,13 @@ class Config:
     epoch: float | None = 1.0
     """Seconds until the barrier fires; None: no barrier, an epoch ends when its input is used up (A3)."""
     epoch_retries: int = 2
+    epoch_timeout: float | None = 600.0
+    """Seconds without a finished step after which a subtask is said to hang: its epoch is cancelled and run again.
+    None: never."""
+    commit_timeout: float | None = 300.0
+    """Seconds after which a commit that has not returned is told, and given up when the query ends. None: never."""
+    storage_timeout: float = 120.0
+    """Seconds for which the driver tries again when the checkpoint's storage fails."""
     trigger: Trigger = None
     """Seconds between micro-batches; None: as fast as possible."""
     restore: int | str | None = None
@@ -219,6 +226,10 @@ def _epoch(option: str, value: object) -> float | None:
     return None if value is None or value == "none" else _period(option, value)
 
 
+def _span(option: str, value: object) -> float:
+    return parse_duration(value, option)
+
+
 def _trigger(option: str, value: object) -> Trigger:
     if value is None:
         return None
@@ -275,6 +286,9 @@ _PARSERS: dict[str, _Parser] = {
     "max_parallelism": _whole(1, MAX_PARALLELISM_LIMIT),
     "epoch": _epoch,
     "epoch_retries": _whole(0),
+    "epoch_timeout": _epoch,
+    "commit_timeout": _epoch,
+    "storage_timeout": _span,
     "trigger": _trigger,
     "restore": _restore,
     "drop_in_flight": _names,

@@ -128,6 +128,12 @@ class LostReport(PenstockError):
     code, title = "PEN-023", "Reports of subtasks are missing"
 
 
+class StopTimeout(PenstockError):
+    """The query did not end within the `timeout` that `stop` was given; it still ends as soon as it can."""
+
+    code, title = "PEN-024", "The query has not ended yet"
+
+
 class OperatorFailed(PenstockError):
     """User code raised an exception on a record (D8)."""
 
@@ -160,6 +166,13 @@ class TooManyErrors(PenstockError):
     code, title = "PEN-034", "Too many records fail"
 
 
+class SubtaskHung(PenstockError):
+    """A subtask did not finish a step within `epoch_timeout`, in as many tries as `epoch_retries` allows; nothing of
+    the epoch was published."""
+
+    code, title = "PEN-035", "A subtask hangs"
+
+
 class TableMismatch(PenstockError):
     """The table's columns do not fit the stream's."""
 
@@ -188,6 +201,14 @@ class ListenerFailed(PenstockError):
     """A commit listener raised an exception again and again; the commit itself is in the table."""
 
     code, title = "PEN-044", "A commit listener failed"
+
+
+_LASTING = {str(number) for number in (errno.EACCES, errno.EPERM, errno.EROFS)}
+
+
+def may_pass(error: StorageFailed) -> bool:
+    """Whether the same operation may succeed later, without anybody changing a permission."""
+    return error.fields.get("errno") not in _LASTING
 
 
 def catalogue() -> dict[str, type[PenstockError]]:

@@ -1,8 +1,7 @@
 """One subtask attempt: open state and inputs, step the operators until the input or the time is used up, then hand
 over everything in one report (A6).
 
-Nothing here counts until the driver accepts the report; an attempt that dies, or whose report is not taken, leaves
-only files that nobody names.
+Nothing counts until the driver accepts the report: an attempt that dies leaves only files that nobody names.
 """
 
 from __future__ import annotations
@@ -67,10 +66,11 @@ _NO_HASHES = np.empty(0, dtype=np.int64)
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Sizes that do not change from epoch to epoch."""
+    """What does not change from epoch to epoch; after `stuck_s` without a finished step a subtask tells where it is."""
 
     segment_bytes: int
     prefetch_bytes: int
+    stuck_s: float | None = None
 
 
 def run_subtask(
@@ -89,7 +89,7 @@ def run_subtask(
     started = clock()
     with ExitStack() as undo, ExitStack() as closing:
         try:
-            run = _Attempt(stage, plan, plan.subtasks[subtask], store, limits, attempt, live, undo, closing)
+            run = _Attempt(stage, plan, plan.subtasks[subtask], store, limits, attempt, live, undo, closing, clock)
             stepped = run.step(Barrier(plan.budget_s, clock), clock)
             inputs = run.spill()
             run.finish()
@@ -134,10 +134,11 @@ class _Attempt:
         live: LiveInputs | None,
         undo: ExitStack,
         closing: ExitStack,
+        clock: Callable[[], float],
     ) -> None:
         self._stage, self._plan, self._mine = stage, plan, mine
         self._store, self._limits, self._attempt = store, limits, attempt
-        self._undo, self._closing, self._live = undo, closing, live
+        self._undo, self._closing, self._live, self._clock = undo, closing, live, clock
         self._states = {table.name: self._open_state(table) for table in stage.tables}
         self._operators: list[Operator] = [node.spec.build(self._context(node.spec)) for node in stage.nodes]
         self._exchanges = {edge.name: self._open_exchange(edge) for edge in stage.outputs}
@@ -182,6 +183,7 @@ class _Attempt:
             max_parallelism=self._plan.max_parallelism,
             checkpoint=self._plan.checkpoint,
             now=self._plan.now,
+            clock=self._clock,
         )
 
     def _open_exchange(self, edge: Edge) -> ArrivalWriters:
@@ -251,10 +253,8 @@ class _Attempt:
     # -- stepping ------------------------------------------------------------------------------------------------
 
     def step(self, barrier: Barrier, clock: Callable[[], float]) -> _Stepped:
-        """Steps the head operator slice by slice until the inputs or the time are used up.
-
-        The first slice is taken however late it is: every epoch makes progress.
-        """
+        """Steps the head operator until its inputs or the time are used up. The first slice is taken however late it
+        is: every epoch makes progress."""
         if self._stage.head.holds:
             return self._step_held(barrier)
         stopped = not self._advance(barrier)

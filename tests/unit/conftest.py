@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.leftovers import FAILED, stop_leftovers
 from tests.unit.engine_jobs import FakeClock
 
 tables = (f"table-{n}" for n in itertools.count())
@@ -24,8 +25,12 @@ def table() -> str:
 
 
 @pytest.fixture(autouse=True)
-def _no_thread_left_behind() -> Iterator[None]:
+def _nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Only what this test began counts: what another test left is that test's failure, not everybody's."""
+    before = set(threading.enumerate())
     yield
-    left = [thread.name for thread in threading.enumerate() if thread.name.startswith("penstock") and thread.is_alive()]
-    left = [name for name in left if name != "penstock-async"]  # the event loop lives as long as its process
-    assert left == []
+    left = [f"query {name}" for name in stop_leftovers()]
+    # The event loop lives as long as its process.
+    names = [thread.name for thread in threading.enumerate() if thread not in before and thread.is_alive()]
+    left += [name for name in names if name.startswith("penstock") and name != "penstock-async"]
+    assert left == [] or request.node.stash.get(FAILED, False)

@@ -110,6 +110,12 @@ def words_in(source: str) -> Iterator[tuple[int, str]]:
             yield token.start[0], token.string
 
 
+def clock_readings(source: str) -> list[int]:
+    """Lines that ask the calendar what time it is."""
+    calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+    return [call.lineno for call in calls if ast.unparse(call.func).endswith((".now", ".today", ".utcnow"))]
+
+
 def is_pure(module: str) -> bool:
     top = module.partition(".")[0]
     if top == "penstock":
@@ -125,6 +131,20 @@ def test_protocol_imports_no_spark_no_clock_no_files_and_nothing_else_of_penstoc
         if not is_pure(found.module)
     ]
     assert impure == []
+
+
+def test_nothing_between_rows_and_results_has_a_clock_of_its_own() -> None:
+    """Time comes from outside, as the subtask's clock or as the epoch's processing time: so the simulator has it in its
+    hand, and a test does not depend on how busy the machine is."""
+    pure = ("protocol", "operators", "channel", "state")
+    assert [found for folder in pure for found in offenders(PACKAGE / folder, {"time"})] == []
+    readings = [
+        f"{path.relative_to(ROOT)}:{line}"
+        for folder in pure
+        for path in sorted((PACKAGE / folder).rglob("*.py"))
+        for line in clock_readings(path.read_text())
+    ]
+    assert readings == []
 
 
 def test_only_spark_imports_pyspark() -> None:
@@ -194,6 +214,10 @@ def test_the_checker_tells_imports_for_types_from_real_ones() -> None:
 @pytest.mark.parametrize("module", ["os", "time", "pyspark.sql", "pyarrow", "penstock.errors", "penstock.store.base"])
 def test_the_checker_holds_the_world_to_be_impure(module: str) -> None:
     assert not is_pure(module)
+
+
+def test_the_checker_sees_who_asks_the_calendar() -> None:
+    assert clock_readings("a = datetime.now(UTC)\nb = date.today()\nc = plan.now\n") == [1, 2]
 
 
 def test_the_checker_finds_a_home_folder_in_a_comment_and_in_a_string() -> None:

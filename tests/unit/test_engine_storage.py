@@ -76,7 +76,7 @@ def test_a_disk_that_cannot_be_read_stops_the_query(
     run = InlineRun(batches_of(600, 1), clock)
     with monkeypatch.context() as patch:
         patch.setattr(LocalReader, "read_into", failing)
-        query = run.start(keyed_slow(clock, table), checkpoint=tmp_path, epoch="50 ms")
+        query = run.start(keyed_slow(clock, table), checkpoint=tmp_path, epoch="50 ms", epoch_retries=0)
         with pytest.raises(StorageFailed, match=os.strerror(code)) as caught:
             query.await_termination(30)
     assert caught.value.fields["stage"] == "slow"
@@ -148,7 +148,10 @@ for _name in ("create", "read", "exists", "list", "append", "open_writer", "open
 
 
 def test_storage_that_is_away_at_any_operation_of_start_or_run_loses_nothing(clock: FakeClock, table: str) -> None:
-    """B12: the query ends with that error, or did not need the operation; the next start is exact."""
+    """B12: the query ends with that error, or did not need the operation; the next start is exact.
+
+    Nothing is tried again here, so that every operation gets its failure."""
+    options = {"epoch_retries": 0, "storage_timeout": 0}
     seed = random.SystemRandom().randrange(1 << 30)
     choose = random.Random(seed)
     failures: list[str] = []
@@ -158,7 +161,8 @@ def test_storage_that_is_away_at_any_operation_of_start_or_run_loses_nothing(clo
         name = f"{table}-{number}"
         run = InlineRun(batches_of(60, 2), clock, open_store=lambda _, store=store: store)
         try:
-            run.start(keyed_slow(clock, name), checkpoint="memory://x", epoch="20 ms", retain=1).await_termination(30)
+            query = run.start(keyed_slow(clock, name), checkpoint="memory://x", epoch="20 ms", retain=1, **options)
+            query.await_termination(30)
         except StorageFailed as error:
             failures.append(str(error))
         store.fails_at = float("inf")

@@ -11,6 +11,7 @@ import pytest
 from penstock.observe.events import (
     BytesWritten,
     CommitRetried,
+    CommitSlow,
     Committed,
     EpochFailed,
     EpochPublished,
@@ -21,6 +22,7 @@ from penstock.observe.events import (
     Rescaled,
     SavepointFailed,
     SavepointTaken,
+    StorageRetried,
     TableKept,
     UpkeepFailed,
     decode_events,
@@ -98,6 +100,8 @@ EVENTS: list[Event] = [
         notes=[],
         duration_s=0.3,
     ),
+    CommitSlow(at=AT, sink=SHOP, what="commit", first=CheckpointId(3), last=CheckpointId(5), waited_s=301.5),
+    StorageRetried(at=AT, what="publish checkpoint 7", attempt=2, message="[PEN-032] Storage failed: away"),
     UpkeepFailed(at=AT, sink=SHOP, attempt=1, message="OSError: disk full"),
     QueryStopped(at=AT, reason="failed", error=ErrorReport("PEN-030", "x", "y", "z", {"operator": "totals"})),
 ]

@@ -21,7 +21,7 @@ from penstock.operators import calling
 from penstock.operators.event_loop import event_loop
 from penstock.testing.inline import InlineRun, stream_of
 from penstock.testing.tables import Memory, memory_table
-from tests.unit.engine_jobs import SCHEMA, assert_exact, batches_of, crash_in_job, epochs, run_until
+from tests.unit.engine_jobs import SCHEMA, FakeClock, assert_exact, batches_of, crash_in_job, epochs, run_until
 
 Row = dict[str, Any]
 NUMBERED = pa.schema([("number", pa.int64())])
@@ -156,7 +156,7 @@ def test_unordered_rows_pass_a_slower_one_which_stays_in_flight(tmp_path: Path, 
     assert calls[3] == 2
 
 
-def test_put_back_rows_keep_the_watermark_they_came_with(tmp_path: Path, table: str) -> None:
+def test_put_back_rows_keep_the_watermark_they_came_with(tmp_path: Path, clock: FakeClock, table: str) -> None:
     """A10: downstream must not think that everything up to a row that was put back is complete."""
     second = 1_000_000
     schema = pa.schema([("number", pa.int64()), ("ts", pa.timestamp("us"))])
@@ -164,17 +164,18 @@ def test_put_back_rows_keep_the_watermark_they_came_with(tmp_path: Path, table: 
         {"source": pa.table({"number": numbers, "ts": [number * second for number in numbers]}, schema=schema)}
         for numbers in (list(range(start, start + 10)) for start in range(0, 40, 10))
     ]
-    slow_calls: Counter[int] = Counter()
+    calls: Counter[int] = Counter()
 
     async def ask(row: Row) -> Row:
-        if row["number"] == 5:
-            slow_calls[5] += 1
-            if slow_calls[5] < 3:
-                await asyncio.sleep(0.15)
+        calls[row["number"]] += 1
+        if row["number"] == 5 and calls[5] == 1:
+            await asyncio.sleep(3600)  # until it is abandoned at the barrier
+        if row["number"] == 9:
+            clock.now += 1  # all ten were begun: the barrier fires
         return row
 
     marks: list[tuple[int | None, int]] = []
-    run = InlineRun(batches, time.monotonic)
+    run = InlineRun(batches, clock)
 
     def listen(event: Event) -> None:
         if box and epochs([event]):
@@ -188,6 +189,7 @@ def test_put_back_rows_keep_the_watermark_they_came_with(tmp_path: Path, table: 
     assert Counter(memory_table(table).rows()["number"].to_pylist()) == Counter(range(40))
     held = [mark for mark, in_flight in marks if in_flight]
     assert held
+    assert calls[5] == 2
     assert all(mark is None or mark < 5 * second for mark in held)
 
 
@@ -205,7 +207,8 @@ def test_concurrency_is_bounded(tmp_path: Path, table: str) -> None:
 def test_rows_in_reserve_are_called_when_others_end_unless_it_is_too_late(until: float) -> None:
     """D5: what does not begin in time never begins, so nobody outside is asked in vain."""
     service = Service(0.001)
-    calls = calling.Calls(service.ask, (NUMBERED, NUMBERED), concurrency=2, timeout_s=30, retries=0)
+    schemas = (NUMBERED, NUMBERED)
+    calls = calling.Calls(service.ask, schemas, concurrency=2, timeout_s=30, retries=0, clock=time.monotonic)
     rows = [{"number": number} for number in range(6)]
     calls.begin(0, rows[:2], math.inf)
     calls.begin(1, rows[2:], until)

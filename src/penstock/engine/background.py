@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
@@ -18,6 +19,22 @@ Pause: TypeAlias = float | None
 """Seconds until the next step unless woken before: `AT_ONCE`, `WHEN_WOKEN` or between; None: that was the last step."""
 
 Step: TypeAlias = Callable[[], Pause]
+
+
+SLICE_S = 0.2
+"""A program's main thread waits in slices: some libraries have signal handlers installed that let a wait go on after
+Ctrl-C (polars, which comes with pypaimon, does), so that Python would notice it only at the end of the wait."""
+
+
+def wait_for(event: threading.Event, timeout_s: float | None = None) -> bool:
+    """`Event.wait` that Ctrl-C always interrupts."""
+    until_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
+    while not event.is_set():
+        left_s = until_s - time.monotonic()
+        if left_s <= 0:
+            return False
+        event.wait(min(SLICE_S, left_s))
+    return True
 
 
 class Background(Protocol):

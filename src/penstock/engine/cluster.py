@@ -37,6 +37,10 @@ class JobFailed(Exception):
     """The cluster could not finish a job: executors lost, subtasks failing again and again. Nothing counts."""
 
 
+class JobCancelled(JobFailed):
+    """Somebody ended the job: this driver, Ctrl-C, or a person at Spark's UI."""
+
+
 class Cluster(Protocol):
     """Runs the subtasks of a stage."""
 
@@ -48,11 +52,19 @@ class Cluster(Protocol):
     def run(self, job: StageJob) -> list[SubtaskReport]:
         """One report per launched subtask, of the winning attempts only.
 
-        Raises: `JobFailed`.
+        Raises: `JobFailed`; `JobCancelled`.
         """
         ...
 
     def handed_over(self) -> int | None:
         """How many live rows went into the job that ran last, counted by the cluster without the code that reads
         them; None where it cannot tell."""
+        ...
+
+    def cancel(self) -> None:
+        """Has the running job end soon, if there is one; called from other threads. Attempts that go on are losers."""
+        ...
+
+    def activity(self) -> str:
+        """What the running job does, for people; the text changes when it gets on."""
         ...

@@ -15,6 +15,7 @@ from contextlib import suppress
 from penstock.engine.background import AT_ONCE, WHEN_WOKEN, Background, Pause, Spawn
 from penstock.engine.checkpoints import DATA_FOLDERS, Checkpoints, manifest_path
 from penstock.errors import NoSuchCheckpoint, PenstockError
+from penstock.protocol import hung
 from penstock.protocol.garbage import garbage, retired, written_for
 from penstock.protocol.ids import CheckpointId, Generation
 from penstock.protocol.manifest import Manifest
@@ -78,11 +79,12 @@ class Collector:
             self._published.append(manifest)
         self._background.wake()
 
-    def finish(self) -> None:
+    def finish(self, timeout_s: float | None = None) -> bool:
+        """False when it does not end in time: what it leaves, the next driver's first sweep finds."""
         with self._lock:
             self._ending = True
         self._background.wake()
-        self._background.join()
+        return self._background.join(timeout_s)
 
     def step(self) -> Pause:
         """Collects after everything that was published since the last step."""
@@ -120,6 +122,8 @@ class Collector:
             newest = CheckpointId(published[-1].checkpoint)
             self._retire_strays(newest)
             self._delete(garbage(files, needed, generation=self._generation, published=newest))
+            signs = [entry.path for entry in self._checkpoints.store.list(hung.FOLDER)]
+            self._checkpoints.store.delete(path for path in signs if hung.is_over(path, newest + 1, self._generation))
             self._checkpoints.store.delete(entry.path for entry in self._checkpoints.store.leftovers(LEFTOVER_S))
 
     def _retire_strays(self, newest: CheckpointId) -> None:

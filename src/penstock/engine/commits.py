@@ -28,6 +28,8 @@ from penstock.sinks.listeners import CommitInfo, CommitListener, SinkTime
 
 _log = logging.getLogger("penstock")
 
+JOIN_S = 0.2
+"""Whoever waits for the last commit looks so often whether it still gets on."""
 PROGRESS_EVERY_S = 5.0
 """Between two calls of `CommitListener.on_progress` while nothing happens."""
 
@@ -50,6 +52,17 @@ class Retry:
     last: CheckpointId
     attempt: int
     message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """A call of a sink that has not returned: what it is for, and since when."""
+
+    sink: str
+    what: str
+    first: int
+    last: int
+    since_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +102,8 @@ class SinkCommits:
         self._clock, self._wall_ms = clock, wall_ms
         self._lock = threading.Lock()
         self._ending = False
+        self.busy: Busy | None = None
+        """What another thread finds it waiting for."""
         self._discarded: tuple[Committable, ...] = ()
         self._duration_s: float | None = None
         self._listens_to_time = any(type(one).on_progress is not CommitListener.on_progress for one in listeners)
@@ -117,13 +132,20 @@ class SinkCommits:
             self._discarded += committables
         self._background.wake()
 
-    def finish(self) -> None:
-        """Commits what is pending, then ends. What failed has already ended."""
+    def finish(self, limit_s: float | None = None) -> Busy | None:
+        """Commits what is pending, then ends. What failed has already ended.
+
+        Gives what it is in the middle of, if a single call takes longer than `limit_s`.
+        """
         with self._lock:
             self._ending = True
         self._background.wake()
-        self._background.join()
+        while not self._background.join(JOIN_S):
+            busy = self.busy
+            if busy is not None and limit_s is not None and self._clock() - busy.since_s > limit_s:
+                return busy
         self._committer.close()
+        return None
 
     # -- one step --------------------------------------------------------------------------------------------------
 
@@ -144,22 +166,38 @@ class SinkCommits:
         now_s = self._clock()
         with self._lock:
             action, ending = next_action(self._progress, self._generation, now_s), self._ending
-        match action:
-            case Tell(landed):
-                self._tell(landed)
-            case Ask():
-                self._ask()
-            case CommitBatch() as batch:
-                self._commit(batch)
-            case Rest(float() as until_s):
-                return until_s - now_s
-            case Rest():
-                if not self._tidy():
-                    pause = self._tell_time(now_s)
-                    return None if ending else pause
-            case _:
-                assert_never(action)
+        try:
+            match action:
+                case Tell(landed):
+                    self.busy = Busy(self._name, "listeners of the commit", landed.first, landed.last, now_s)
+                    self._tell(landed)
+                case Ask():
+                    pending = self.state.pending
+                    self.busy = Busy(
+                        self._name, "answer of the table", pending[0].checkpoint, pending[-1].checkpoint, now_s
+                    )
+                    self._ask()
+                case CommitBatch() as batch:
+                    first, last = batch.pending[0].checkpoint, int(batch.permit.checkpoint)
+                    self.busy = Busy(self._name, "commit", first, last, now_s)
+                    self._commit(batch)
+                case Rest(float() as until_s):
+                    return until_s - now_s
+                case Rest():
+                    return self._rest(now_s, ending=ending)
+                case _:
+                    assert_never(action)
+        finally:
+            self.busy = None
         return AT_ONCE
+
+    def _rest(self, now_s: float, *, ending: bool) -> Pause:
+        self.busy = Busy(self._name, "removal of files of failed attempts", 0, 0, now_s)
+        if self._tidy():
+            return AT_ONCE
+        self.busy = Busy(self._name, "listeners of the time", 0, 0, now_s)
+        pause = self._tell_time(now_s)
+        return None if ending else pause
 
     def _commit(self, batch: CommitBatch) -> None:
         start = self._clock()
@@ -353,6 +391,10 @@ class CommitCoordinator:
         """Checkpoints that wait at the slowest sink."""
         return max((len(state.pending) for state in self.states().values()), default=0)
 
-    def finish(self) -> None:
-        for sink in self._sinks.values():
-            sink.finish()
+    def busy(self) -> list[Busy]:
+        """What the sinks are in the middle of."""
+        return [busy for sink in self._sinks.values() if (busy := sink.busy) is not None]
+
+    def finish(self, limit_s: float | None = None) -> list[Busy]:
+        """Ends all sinks once everything is committed; gives what is given up because it does not return."""
+        return [busy for sink in self._sinks.values() if (busy := sink.finish(limit_s)) is not None]

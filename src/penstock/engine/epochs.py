@@ -69,6 +69,29 @@ class EpochResult:
         return tuple(report.timing for report in self.reports if report.timing is not None)
 
 
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """An epoch that is done but not published. Its manifest must not change any more: whether a try to publish it
+    failed may not be known."""
+
+    manifest: Manifest
+    reports: tuple[SubtaskReport, ...]
+    batch: OfferedBatch | None
+    started_s: float
+    prepared_s: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RunningJob:
+    """The stage whose subtasks run right now, since when, and how long they may step."""
+
+    stage: str
+    checkpoint: int
+    generation: int
+    started_s: float
+    budget_s: float | None
+
+
 @dataclass(slots=True)
 class EpochRunner:
     """Runs epochs one after another; `manifest` is always the newest published checkpoint."""
@@ -83,12 +106,22 @@ class EpochRunner:
     now: Callable[[], str]
     clock: Callable[[], float] = time.monotonic
     now_us: Callable[[], int] = lambda: time.time_ns() // 1000
+    """Processing time; `engine.drivertime` keeps it from jumping."""
     discard: Callable[[Mapping[str, tuple[Committable, ...]]], None] = field(default=lambda _: None)
     pace: Pace = field(default_factory=Pace)
     breaker: Breaker = field(default_factory=lambda: Breaker(1.0))
+    running: RunningJob | None = None
+    """For other threads, which may see the last one a little too long."""
 
     def run(self, batch: OfferedBatch | None, sinks: Callable[[], Mapping[str, SinkState]]) -> EpochResult:
         """One epoch, with `batch` or on in-flight data alone. `sinks` is asked right before publishing.
+
+        Raises: as `prepare` and `publish`.
+        """
+        return self.publish(self.prepare(batch, sinks))
+
+    def prepare(self, batch: OfferedBatch | None, sinks: Callable[[], Mapping[str, SinkState]]) -> Prepared:
+        """Everything of an epoch but its last step.
 
         Raises: `JobFailed`, or the `PenstockError` that a subtask met; nothing was published then.
         """
@@ -111,15 +144,29 @@ class EpochRunner:
             self.discard(_committables(reports))
             self._remove_files(reports)
             raise
-        publishing = self.clock()
+        prepared_s = self.clock()
         manifest = self._next_manifest(draft, batch, now, sinks())
-        manifest_bytes = self.checkpoints.publish(manifest)
-        self.manifest = manifest
+        return Prepared(manifest, tuple(reports), batch, started, prepared_s)
+
+    def publish(self, epoch: Prepared) -> EpochResult:
+        """Makes an epoch a checkpoint; may be tried again with the same epoch.
+
+        Raises: `Fenced`; `StorageFailed`, and then nobody knows whether it is published.
+        """
+        tried_s = self.clock()
+        manifest_bytes = self.checkpoints.publish(epoch.manifest)
+        self.manifest = epoch.manifest
         self.breaker.published()
         ended = self.clock()
-        self.pace.published(ended - publishing)
+        self.pace.published(ended - tried_s)
         return EpochResult(
-            manifest, tuple(reports), batch, ended - started, ended - publishing, manifest_bytes, self._readable()
+            epoch.manifest,
+            epoch.reports,
+            epoch.batch,
+            duration_s=ended - epoch.started_s,
+            publish_s=ended - epoch.prepared_s,
+            manifest_bytes=manifest_bytes,
+            readable=self._readable(),
         )
 
     def _readable(self) -> dict[str, EdgeState]:
@@ -154,7 +201,7 @@ class EpochRunner:
         now = max(self.manifest.now, self.now_us())
         draft = self._begun(now)
         for stage in self.pipeline.stages:
-            plan = self._plan(stage, draft, None, time.monotonic(), now, len(self.pipeline.stages))
+            plan = self._plan(stage, draft, None, self.clock(), now, len(self.pipeline.stages))
             if plan.launched():
                 return True
             draft = absorb(draft, plan, ())
@@ -219,7 +266,11 @@ class EpochRunner:
 
     def _run_stage(self, stage: Stage, plan: StagePlan, batch: OfferedBatch | None) -> list[SubtaskReport]:
         started = self.clock()
-        reports = self.cluster.run(StageJob(stage, plan, batch))
+        self.running = RunningJob(plan.stage, plan.checkpoint, plan.generation, started, plan.budget_s)
+        try:
+            reports = self.cluster.run(StageJob(stage, plan, batch))
+        finally:
+            self.running = None
         self.pace.observe(stage.name, plan, self.clock() - started, self.cluster.slots, reports)
         return reports
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from penstock.engine.cluster import OfferedBatch
+from penstock.errors import StageFailed
 from penstock.graph import Stage
 
 
@@ -15,6 +16,10 @@ class SourceContended(Exception):
 
     A driver that was replaced may have had one write under way: whoever starts again goes on from that entry.
     """
+
+
+class SourceCancelled(Exception):
+    """Somebody cancelled a job with which the source was being read: Ctrl-C does, or a person at Spark's UI."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +42,7 @@ class Feed(Protocol):
         demand: Demand,
     ) -> None:
         """Begins to offer, also again after a failure; exactly one of `on_end` and `on_failure` is called at the end,
-        with `SourceContended` where that is the reason."""
+        with `SourceContended` or `SourceCancelled` where that is the reason."""
         ...
 
     def stop(self) -> None: ...
@@ -49,3 +54,26 @@ class Feed(Protocol):
     def rewind(self, batch_id: int | None) -> None:
         """Forgets everything after `batch_id`, for a checkpoint that was restored on purpose."""
         ...
+
+
+def source_stopped(error: BaseException) -> StageFailed:
+    """The error of a query whose source ended for good."""
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    said = f"Structured Streaming stopped: {lines[0] if lines else type(error).__name__}"
+    if isinstance(error, SourceContended):
+        return StageFailed(
+            said,
+            cause="another streaming query, not one of Penstock, writes to the folder source/ of this checkpoint",
+            next_step="stop that query; nothing published was lost, start again to go on",
+        )
+    if isinstance(error, SourceCancelled):
+        return StageFailed(
+            said,
+            cause="somebody cancelled Spark's jobs again and again: Ctrl-C, Spark's UI, or the program itself",
+            next_step="nothing published was lost, start again to go on",
+        )
+    return StageFailed(
+        said,
+        cause="the source failed, or the streaming query was stopped from outside",
+        next_step="look at the Spark log; nothing published was lost, start again to go on",
+    )

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
-from penstock.engine.commits import Commit, Retry
+from penstock.engine.commits import Busy, Commit, Retry
 from penstock.engine.epochs import EpochResult, rows_consumed
 from penstock.engine.journal import EVENTS, append_line, read_journal
 from penstock.engine.savepoint import SavepointJob
@@ -15,6 +15,7 @@ from penstock.observe.commit_log import commit_log
 from penstock.observe.events import (
     BytesWritten,
     CommitRetried,
+    CommitSlow,
     Committed,
     EpochKind,
     EpochPublished,
@@ -159,6 +160,17 @@ def commit_event(commit: Commit) -> Committed:
         watermark=landed.pending[-1].watermark,
         duration_s=commit.duration_s,
         found=landed.found,
+    )
+
+
+def slow_event(busy: Busy, waited_s: float) -> CommitSlow:
+    return CommitSlow(
+        at=utc_now(),
+        sink=SinkName(busy.sink),
+        what=busy.what,
+        first=CheckpointId(busy.first),
+        last=CheckpointId(busy.last),
+        waited_s=waited_s,
     )
 
 

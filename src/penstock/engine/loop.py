@@ -14,11 +14,22 @@ from typing import assert_never
 
 from penstock.config import Config
 from penstock.engine.background import AT_ONCE, Background, Pause, Spawn
-from penstock.engine.cluster import JobFailed, OfferedBatch
+from penstock.engine.cluster import JobCancelled, JobFailed, OfferedBatch
 from penstock.engine.commits import CommitCoordinator
-from penstock.engine.epochs import EpochResult, EpochRunner
-from penstock.errors import Fenced, PenstockError, SourceMismatch, StageFailed
+from penstock.engine.epochs import EpochResult, EpochRunner, Prepared
+from penstock.engine.watch import Watch
+from penstock.errors import (
+    Fenced,
+    PenstockError,
+    SourceMismatch,
+    StageFailed,
+    StorageFailed,
+    SubtaskHung,
+    may_pass,
+)
+from penstock.protocol import outage as outages
 from penstock.protocol.epoch import Drain, Facts, Ingest, Stop, Stopping, Wait, decide
+from penstock.protocol.outage import Outage
 from penstock.protocol.recover import RefuseBatch, SkipBatch, TakeBatch, judge_batch
 
 LEADER_CHECK_S = 5.0
@@ -44,7 +55,16 @@ class LoopEvents:
 
     published: Callable[[EpochResult], None]
     failed: Callable[[int, Exception, int], None]
+    storage_failed: Callable[[str, StorageFailed, int], None]
     waiting: Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Unpublished:
+    """An epoch that waits for the storage, and the micro-batch that is in it."""
+
+    prepared: Prepared
+    offer: Offer | None
 
 
 class EpochLoop:
@@ -56,9 +76,13 @@ class EpochLoop:
         coordinator: CommitCoordinator,
         config: Config,
         events: LoopEvents,
+        watch: Watch,
         spawn: Spawn,
     ) -> None:
         self._runner, self._coordinator, self._config, self._events = runner, coordinator, config, events
+        self._watch = watch
+        self._unpublished: _Unpublished | None = None
+        self._outage: Outage | None = None
         self._changed = threading.Condition()
         self._offer: Offer | None = None
         self._stopping = Stopping.NO
@@ -144,6 +168,7 @@ class EpochLoop:
         self.wake()
 
     def join(self) -> None:
+        """Waits for the end of the running epoch, which has a limit of its own (`epoch_timeout`, `storage_timeout`)."""
         self._background.join()
 
     @property
@@ -186,6 +211,8 @@ class EpochLoop:
         self.fail(_fault(error))
 
     def _act(self) -> Pause:
+        if self._unpublished is not None:
+            return self._publish(self._unpublished)
         with self._changed:
             action = decide(self._facts())
             if not isinstance(action, Wait):
@@ -198,16 +225,13 @@ class EpochLoop:
             case Ingest():
                 offer = self._offer
                 assert offer is not None
-                self._epoch(offer.batch)
-                self._done(offer)
+                return self._epoch(offer)
             case Drain():
-                self._epoch(None)
+                return self._epoch(None)
             case Wait(why):
                 return self._wait(why)
             case _:
                 assert_never(action)
-        self._leader_check_at = self._runner.clock() + LEADER_CHECK_S
-        return AT_ONCE
 
     def _wait(self, why: str) -> float:
         if why != self._waiting_for:
@@ -215,12 +239,31 @@ class EpochLoop:
             self._events.waiting(why)
         now = self._runner.clock()
         if now >= self._leader_check_at:
-            self._runner.checkpoints.require_leader(self._runner.generation)
+            self._check_leader()
             self._leader_check_at = now + LEADER_CHECK_S
         due_in_s = self._runner.next_due_in_s()
         until_check_s = self._leader_check_at - now
         # Due already, and still we wait: for a commit, which wakes us.
         return min(until_check_s, due_in_s) if due_in_s else until_check_s
+
+    def _check_leader(self) -> None:
+        """Raises: `Fenced`; `StorageFailed` when nobody could tell for too long."""
+        try:
+            self._runner.checkpoints.require_leader(self._runner.generation)
+        except StorageFailed as error:
+            self._storage_failed("look for a newer driver", error)
+        else:
+            self._outage = None
+
+    def _storage_failed(self, what: str, error: StorageFailed) -> Outage:
+        """Raises: the error, when it will not pass or has lasted too long."""
+        now_s = self._runner.clock()
+        self._outage = outage = outages.failed(self._outage, now_s)
+        if not may_pass(error) or outages.is_over(outage, now_s, self._config.storage_timeout):
+            raise error
+        self._waiting_for = f"the storage, to {what} ({outage.failures} failures): {error.seen}"
+        self._events.storage_failed(what, error, outage.failures)
+        return outage
 
     def _facts(self) -> Facts:
         manifest = self._runner.manifest
@@ -238,18 +281,53 @@ class EpochLoop:
             anything_due=self._runner.anything_due(),
         )
 
-    def _epoch(self, batch: OfferedBatch | None) -> None:
-        for attempt in range(1, self._config.epoch_retries + 2):
+    def _epoch(self, offer: Offer | None) -> Pause:
+        epoch = self._prepared(None if offer is None else offer.batch)
+        if epoch is None:
+            return None
+        self._unpublished = _Unpublished(epoch, offer)
+        return self._publish(self._unpublished)
+
+    def _prepared(self, batch: OfferedBatch | None) -> Prepared | None:
+        """None when the job was cancelled because the query stops.
+
+        Raises: `StageFailed`, `SubtaskHung`, and whatever a subtask met.
+        """
+        attempt = 0
+        while True:
+            attempt += 1
             try:
-                result = self._runner.run(batch, self._coordinator.states)
-            except JobFailed as error:
+                return self._runner.prepare(batch, self._coordinator.states)
+            except (JobFailed, StorageFailed) as failure:
+                hung = self._watch.verdict()
+                error = hung or failure
                 self._events.failed(self._runner.manifest.checkpoint + 1, error, attempt)
-                if attempt > self._config.epoch_retries or self._stopping is Stopping.NOW:
-                    raise _stage_failed(error, attempt) from error
-            else:
-                self._coordinator.published(result.manifest, result.winners)
-                self._events.published(result)
-                return
+                stopping = self._stopping is Stopping.NOW
+                if stopping and hung is None and isinstance(failure, JobCancelled):
+                    return None
+                if attempt > self._config.epoch_retries or stopping or not _may_pass(error):
+                    raise _for_good(error, attempt) from failure
+
+    def _publish(self, epoch: _Unpublished) -> Pause:
+        """Tries to publish, again and again while the storage refuses: the epoch's work is done and durable, and
+        whether a try that failed has published it is seen by the next one."""
+        now_s = self._runner.clock()
+        if self._outage is not None and now_s < self._outage.again_s:
+            return self._outage.again_s - now_s
+        try:
+            if self._outage is not None:
+                self._runner.checkpoints.require_leader(self._runner.generation)
+            result = self._runner.publish(epoch.prepared)
+        except StorageFailed as error:
+            outage = self._storage_failed(f"publish checkpoint {epoch.prepared.manifest.checkpoint}", error)
+            return outage.again_s - now_s
+        self._unpublished = self._outage = self._waiting_for = None
+        self._coordinator.published(result.manifest, result.winners)
+        self._events.published(result)
+        if epoch.offer is not None:
+            self._done(epoch.offer)
+        self._leader_check_at = self._runner.clock() + LEADER_CHECK_S
+        return AT_ONCE
 
     def _done(self, offer: Offer) -> None:
         with self._changed:
@@ -274,9 +352,22 @@ def _source_mismatch(runner: EpochRunner, batch: OfferedBatch, why: str) -> Sour
     )
 
 
-def _stage_failed(error: JobFailed, attempts: int) -> StageFailed:
+def _may_pass(error: Exception) -> bool:
+    return may_pass(error) if isinstance(error, StorageFailed) else True
+
+
+def _for_good(error: Exception, attempts: int) -> PenstockError:
+    """What ends the query."""
+    if isinstance(error, StorageFailed):
+        return error
+    if isinstance(error, SubtaskHung):
+        tried = f"{error.seen}\n  (epoch tried {attempts} times)" if attempts > 1 else error.seen
+        return SubtaskHung(tried, cause=error.cause, next_step=error.next_step, **error.fields)
+    cause = "executors or Python workers were lost again and again, or the input cannot be read"
+    if isinstance(error, JobCancelled):
+        cause = "somebody cancelled Spark's jobs again and again: Ctrl-C, Spark's UI, or the program itself"
     return StageFailed(
         f"{error} (epoch tried {attempts} times)",
-        cause="executors or Python workers were lost again and again, or the input cannot be read",
+        cause=cause,
         next_step="look at the Spark log for the first failure; nothing published was lost, start again to go on",
     )

@@ -12,19 +12,30 @@ from typing import Literal, overload
 import msgspec
 
 from penstock.config import Config
+from penstock.engine.active import remember
 from penstock.engine.autoscale import Autoscaler
-from penstock.engine.background import Pause, Spawn
+from penstock.engine.background import Pause, Spawn, wait_for
 from penstock.engine.collect import Collector
-from penstock.engine.commits import CommitCoordinator
+from penstock.engine.commits import Busy, CommitCoordinator
+from penstock.engine.ending import COPYING_S, Ending, described, given_up, not_ended
 from penstock.engine.epochs import EpochResult, EpochRunner
-from penstock.engine.feed import Demand, Feed, SourceContended
-from penstock.engine.history import History, epoch_event, savepoint_event, utc_now
+from penstock.engine.feed import Demand, Feed, SourceCancelled, SourceContended, source_stopped
+from penstock.engine.history import History, epoch_event, savepoint_event, slow_event, utc_now
 from penstock.engine.loop import EpochLoop, LoopEvents
 from penstock.engine.savepoint import Savepoint, SavepointJob, Savepoints
 from penstock.engine.upkeep import Upkeeping
-from penstock.errors import ConfigError, Fenced, PenstockError, StageFailed
+from penstock.engine.watch import Watch
+from penstock.errors import ConfigError, Fenced, PenstockError, StageFailed, StopTimeout, StorageFailed
 from penstock.graph import Pipeline
-from penstock.observe.events import Committed, EpochFailed, EpochPublished, QueryStopped, Rescaled, StopReason
+from penstock.observe.events import (
+    Committed,
+    EpochFailed,
+    EpochPublished,
+    QueryStopped,
+    Rescaled,
+    StopReason,
+    StorageRetried,
+)
 from penstock.protocol.ids import CheckpointId, StageName
 from penstock.protocol.manifest import Manifest
 from penstock.store.base import Store
@@ -33,6 +44,8 @@ _log = logging.getLogger("penstock")
 
 CONTENDED_MAX = 5
 """A driver that was replaced may write one entry of each of the source's logs before it notices."""
+EXIT_S = 60.0
+"""A program that ends waits so long for its running epoch, then cancels it and waits once more."""
 
 
 class Query:
@@ -64,7 +77,9 @@ class Query:
         self._drained = False
         self._ended = threading.Event()
         self._process = os.getpid()
+        self._ending = Ending(spawn)
         self._loop: EpochLoop
+        self._watch: Watch
         self._coordinator: CommitCoordinator
         self._collector: Collector
         self._upkeep: Upkeeping
@@ -82,7 +97,9 @@ class Query:
     @property
     def waiting_for(self) -> str | None:
         """Why no epoch runs right now, if none does."""
-        return self._loop.waiting_for
+        why = self._loop.waiting_for
+        busy = self._coordinator.busy() if why is not None and "commit" in why else []
+        return "; ".join([why, *(described(one, self._runner.clock()) for one in busy)]) if why is not None else None
 
     def progress(self) -> EpochPublished | None:
         """The last epoch of this run."""
@@ -138,27 +155,36 @@ class Query:
         return job.result() if wait else job
 
     def await_termination(self, timeout: float | None = None) -> bool:
-        """Waits for the end; True when the query ended in time. Ctrl-C stops the query after its running epoch.
+        """Waits for the end; True when the query ended in time.
 
-        Raises: the `PenstockError` that ended the query.
+        Ctrl-C stops the query after its running epoch, a second one at once.
+
+        Raises: the `PenstockError` that ended the query; `KeyboardInterrupt` after Ctrl-C.
         """
         try:
-            ended = self._ended.wait(timeout)
+            ended = wait_for(self._ended, timeout)
         except KeyboardInterrupt:
-            self.stop()
+            self._stop_interrupted()
             raise
         error = self.exception()
         if ended and error is not None:
             raise error
         return ended
 
-    def stop(self, *, drain: bool = False, savepoint: str | os.PathLike[str] | None = None) -> Savepoint | None:
+    def stop(
+        self,
+        *,
+        drain: bool = False,
+        savepoint: str | os.PathLike[str] | None = None,
+        timeout: float | None = None,
+    ) -> Savepoint | None:
         """Ends the query after its running epoch; with `drain`, after everything in flight was processed.
 
         With `savepoint`, the last checkpoint is copied there once everything was committed. Called from a listener it
-        only asks for the end and returns at once.
+        only asks for the end and returns at once. `timeout` is how many seconds it waits for the end.
 
-        Raises: the `PenstockError` that ended the query before; that of the savepoint, the query has stopped then.
+        Raises: the `PenstockError` that ended the query before; that of the savepoint, the query has stopped then;
+        `StopTimeout`, and then the query ends as soon as it can: call `stop` again to wait on.
         """
         if savepoint is not None:
             self._savepoints.require_place(os.fspath(savepoint))
@@ -166,7 +192,8 @@ class Query:
         self.request_stop(drain=drain)
         if threading.current_thread().name.startswith("penstock-"):
             return None  # called by a listener: waiting for our own thread would never end
-        self._ended.wait()
+        if not wait_for(self._ended, timeout):
+            raise self._not_ended(timeout or 0.0)
         error = self.exception()
         if error is not None:
             raise error
@@ -188,19 +215,33 @@ class Query:
         """Starts everything that runs in the background, the feed last."""
         self._coordinator, self._collector, self._upkeep = coordinator, collector, upkeep
         self._runner.discard = coordinator.discard
-        events = LoopEvents(published=self._on_published, failed=self._on_failed, waiting=self._on_waiting)
-        self._loop = EpochLoop(self._runner, coordinator, self._config, events, spawn)
+        events = LoopEvents(
+            published=self._on_published,
+            failed=self._on_failed,
+            storage_failed=self._on_storage_failed,
+            waiting=self._on_waiting,
+        )
+        self._watch = Watch(
+            self._runner,
+            coordinator.busy,
+            epoch_timeout_s=self._config.epoch_timeout,
+            commit_timeout_s=self._config.commit_timeout,
+            slow_commit=self._on_slow_commit,
+            spawn=spawn,
+        )
+        self._loop = EpochLoop(self._runner, coordinator, self._config, events, self._watch, spawn)
         collector.start(CheckpointId(self._runner.manifest.checkpoint))
         collector.published(self._runner.manifest)
         coordinator.start()
         upkeep.start()
+        self._watch.start()
         self._loop.start()
         spawn("penstock-query", self._close_at_end, self._on_closing_failure).start()
         try:
             self._start_feed()
         except Exception:
             self._loop.request_stop(drain=False)
-            self._ended.wait()
+            wait_for(self._ended)
             raise
 
     def _start_feed(self) -> None:
@@ -211,14 +252,50 @@ class Query:
     def end_with_program(self) -> None:
         """A program that ends without `stop` ends its query after the running epoch, and not in the middle of it."""
         self._process = os.getpid()
+        remember(self)
         atexit.register(self._stop_at_exit)
 
     def _stop_at_exit(self) -> None:
         if os.getpid() != self._process:
             return  # a forked child has none of the threads that it would wait for, and the query is not its own
-        self._stopping = True
-        self._loop.request_stop(drain=False)
-        self._ended.wait()
+        self.request_stop(drain=False)
+        if not wait_for(self._ended, EXIT_S):
+            _log.warning("%s", self._not_ended(EXIT_S))
+            self._runner.cluster.cancel()
+            wait_for(self._ended, EXIT_S)
+
+    def _stop_interrupted(self) -> None:
+        """After Ctrl-C; Spark has cancelled the running job then. Another one while we wait ends the waiting."""
+        try:
+            self.request_stop(drain=False)
+            _log.warning("%s stops after its running epoch; Ctrl-C once more stops it at once", self.name)
+            wait_for(self._ended)
+        except KeyboardInterrupt:
+            atexit.unregister(self._stop_at_exit)
+            self._runner.cluster.cancel()
+            raise
+        error = self.exception()
+        if error is not None:
+            _log.warning("%s", error)
+
+    def _not_ended(self, waited_s: float) -> StopTimeout:
+        return not_ended(self.name, waited_s, self._waits_for())
+
+    def _waits_for(self) -> str:
+        """Who keeps the query from ending."""
+        now_s, job = self._runner.clock(), self._runner.running
+        waits = [described(busy, now_s) for busy in self._coordinator.busy()]
+        if self._ending.waits_for is not None:
+            return "; ".join([self._ending.waits_for, *waits])
+        if job is not None:
+            running = f"the job of stage {job.stage} for checkpoint {job.checkpoint}"
+            waits.insert(0, f"{running}, which runs for {now_s - job.started_s:.0f} s")
+        elif self._loop.waiting_for is not None:
+            waits.insert(0, self._loop.waiting_for)
+        rows = self._runner.manifest.rows_in_flight
+        if self._drained and rows:
+            waits.append(f"{rows} rows in flight to be processed")
+        return "; ".join(waits) or "the running epoch"
 
     def request_stop(self, *, drain: bool) -> None:
         """Asks for the end and returns at once."""
@@ -262,43 +339,56 @@ class Query:
             )
         )
 
+    def _on_storage_failed(self, what: str, error: StorageFailed, failures: int) -> None:
+        _log.warning("%s: the storage failed to %s, trying again: %s", self.name, what, error.seen)
+        self._history.record(StorageRetried(at=utc_now(), what=what, attempt=failures, message=str(error)))
+
+    def _on_slow_commit(self, busy: Busy, waited_s: float) -> None:
+        _log.warning("%s waits for %s", self.name, described(busy, busy.since_s + waited_s))
+        self._history.record(slow_event(busy, waited_s))
+
     def _on_waiting(self, why: str) -> None:
         _log.debug("%s waits: %s", self.name, why)
 
     def _on_feed_failure(self, error: BaseException) -> None:
         if self._stopping or self._loop.error is not None:
             self._loop.end_of_source()
-        elif isinstance(error, SourceContended) and self._contended < CONTENDED_MAX:
+        elif isinstance(error, SourceContended | SourceCancelled) and self._contended < CONTENDED_MAX:
             self._contended += 1
             self._read_again(error)
         else:
-            self.fail(error if isinstance(error, PenstockError) else _source_stopped(error))
+            self.fail(error if isinstance(error, PenstockError) else source_stopped(error))
 
-    def _read_again(self, contended: SourceContended) -> None:
-        """Goes on from what the other one wrote, unless it is this driver that was replaced (C9)."""
+    def _read_again(self, why: SourceContended | SourceCancelled) -> None:
+        """Goes on from what the log says, unless it is this driver that was replaced (C9)."""
         try:
             self._runner.checkpoints.require_leader(self._runner.generation)
-            _log.warning("another streaming query wrote to source/ at the same moment, reading again: %s", contended)
+            seen = "another streaming query wrote to source/ at the same moment"
+            if isinstance(why, SourceCancelled):
+                seen = "somebody cancelled the job that reads the source"
+            _log.warning("%s, reading again: %s", seen, why)
             self._start_feed()
         except Exception as error:
-            self.fail(error if isinstance(error, PenstockError) else _source_stopped(error))
+            self.fail(error if isinstance(error, PenstockError) else source_stopped(error))
 
     def _close_at_end(self) -> Pause:
         """One step: waits until the loop has ended for whatever reason, then ends everything else."""
         self._loop.join()
-        try:
-            self._feed.stop()
-        except Exception as failure:
-            _log.warning("Structured Streaming did not stop cleanly: %s", failure)
-        self._upkeep.finish()
-        self._coordinator.finish()
+        ending = self._ending
+        ending.feed(self._feed)
+        ending.part("the upkeep of tables", self._upkeep.finish)
+        ending.waits_for = "the last commits"
+        busy = self._coordinator.finish(self._config.commit_timeout)
+        if busy:
+            self._loop.fail(given_up(busy, self._runner.clock()))
+        ending.part("the watch over jobs", self._watch.finish)
         if self._last_savepoint is not None and self._loop.error is None:
             try:
                 self._stopped_with = self._savepoints.begin(self._last_savepoint)
             except PenstockError as failure:
                 self._stopped_with = failure
-        self._savepoints.finish()
-        self._collector.finish()
+        ending.part("the savepoint", self._savepoints.finish, COPYING_S)
+        ending.part("the removal of old files", self._collector.finish)
         error = self._loop.error
         self._history.record(
             QueryStopped(at=utc_now(), reason=self._reason(error), error=None if error is None else error.to_report())
@@ -319,22 +409,6 @@ class Query:
         if not self._stopping:
             return "finished"
         return "drained" if self._drained else "stopped"
-
-
-def _source_stopped(error: BaseException) -> StageFailed:
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    said = f"Structured Streaming stopped: {lines[0] if lines else type(error).__name__}"
-    if isinstance(error, SourceContended):
-        return StageFailed(
-            said,
-            cause="another streaming query, not one of Penstock, writes to the folder source/ of this checkpoint",
-            next_step="stop that query; nothing published was lost, start again to go on",
-        )
-    return StageFailed(
-        said,
-        cause="the source failed, or the streaming query was stopped from outside",
-        next_step="look at the Spark log; nothing published was lost, start again to go on",
-    )
 
 
 def _by_stage(pipeline: Pipeline, parallelism: int | Mapping[str, int], max_parallelism: int) -> dict[str, int]:

@@ -7,12 +7,13 @@ it costs no space until the original's are deleted.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from penstock.engine.background import AT_ONCE, Background, Pause, Spawn
+from penstock.engine.background import AT_ONCE, Background, Pause, Spawn, wait_for
 from penstock.engine.checkpoints import Checkpoints
 from penstock.engine.pins import Pins
 from penstock.engine.transfer import Transfer
@@ -55,6 +56,8 @@ class SavepointJob:
         self._transfer: Transfer | None = None
         self.savepoint: Savepoint | None = None
         self._ended = threading.Event()
+        self.steps = 0
+        """Made so far: whoever waits sees that it gets on."""
         self.error: PenstockError | None = None
 
     @property
@@ -70,7 +73,7 @@ class SavepointJob:
 
         Raises: the `PenstockError` that ended it; `TimeoutError`.
         """
-        if not self._ended.wait(timeout):
+        if not wait_for(self._ended, timeout):
             raise TimeoutError(f"the savepoint {self.path} is not finished after {timeout} s")
         if self.error is not None:
             raise self.error
@@ -79,6 +82,7 @@ class SavepointJob:
 
     def step(self) -> Pause:
         """Does the next thing. There is no savepoint under the final name before everything of it is."""
+        self.steps += 1
         try:
             self.savepoint = self._next()
         except PenstockError as error:
@@ -167,7 +171,12 @@ class Savepoints:
         background.start()
         return job
 
-    def finish(self) -> None:
-        """Waits for those that are being made."""
-        for _, background in self._running:
-            background.join()
+    def finish(self, silent_s: float = math.inf) -> bool:
+        """Waits for those that are being made; False when one has not copied a file for `silent_s`."""
+        for job, background in self._running:
+            steps = -1
+            while not background.join(silent_s if silent_s < math.inf else None):
+                if job.steps == steps:
+                    return False
+                steps = job.steps
+        return True

@@ -23,6 +23,7 @@ from penstock.engine.checkpoints import Checkpoints, Driver, manifest_path
 from penstock.engine.cluster import Cluster
 from penstock.engine.collect import Collector
 from penstock.engine.commits import Commit, CommitCoordinator, CommitEvents, SinkCommits
+from penstock.engine.drivertime import DriverTime
 from penstock.engine.epochs import EpochRunner
 from penstock.engine.feed import Feed
 from penstock.engine.history import History, Listener, commit_event, retry_event, takeover_event, utc_now
@@ -63,6 +64,7 @@ class Surroundings:
     spawn: Spawn = StepThread
     clock: Callable[[], float] = time.monotonic
     now_us: Callable[[], int] = lambda: time.time_ns() // 1000
+    """The wall clock."""
 
 
 def start_query(
@@ -92,7 +94,7 @@ def start_query(
         parallelism=dict(manifest.parallelism),
         epoch_s=config.epoch,
         now=utc_now,
-        now_us=surroundings.now_us,
+        now_us=DriverTime(manifest.now, surroundings.now_us, surroundings.clock),
         clock=surroundings.clock,
         breaker=Breaker(config.max_error_rate),
     )

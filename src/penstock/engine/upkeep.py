@@ -48,8 +48,8 @@ class TableUpkeep:
         self._keeper.stop()
         self._background.wake()
 
-    def join(self) -> None:
-        self._background.join()
+    def join(self, timeout_s: float | None = None) -> bool:
+        return self._background.join(timeout_s)
 
     def step(self) -> Pause:
         """Lets the keeper look once."""
@@ -108,8 +108,9 @@ class Upkeeping:
         for table in self._tables:
             table.start()
 
-    def finish(self) -> None:
+    def finish(self, timeout_s: float | None = None) -> bool:
+        """False when a table's keeper does not end in time; it does no harm beside another one."""
         for table in self._tables:
             table.stop()
-        for table in self._tables:
-            table.join()
+        ended = [table.join(timeout_s) for table in self._tables]
+        return all(ended)

@@ -117,6 +117,24 @@ class CommitRetried(_Event, frozen=True, kw_only=True):
     message: str
 
 
+class CommitSlow(_Event, frozen=True, kw_only=True):
+    """A commit, or what belongs to it, has not returned within `commit_timeout`. It still runs; epochs go on."""
+
+    sink: SinkName
+    what: str
+    first: CheckpointId
+    last: CheckpointId
+    waited_s: float
+
+
+class StorageRetried(_Event, frozen=True, kw_only=True):
+    """The checkpoint's storage refused something that the driver needs; it is tried again, and nothing is lost."""
+
+    what: str
+    attempt: int
+    message: str
+
+
 class Rescaled(_Event, frozen=True, kw_only=True):
     """A stage runs with another number of subtasks from the next epoch on (B2)."""
 
@@ -193,6 +211,8 @@ Event: TypeAlias = (
     | EpochFailed
     | Committed
     | CommitRetried
+    | CommitSlow
+    | StorageRetried
     | Rescaled
     | InFlightDropped
     | SavepointTaken

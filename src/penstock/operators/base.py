@@ -2,7 +2,7 @@
 
 A *spec* is part of the graph: a frozen value that travels to the subtasks and says names and schemas. It builds the
 *operator*, which lives for one subtask attempt. The subtask measures how long each step takes and cuts the next slice
-accordingly, so an operator never looks at the clock.
+accordingly. An operator that has to measure by itself uses the subtask's clock, never one of its own.
 
 Event time is kept per key group: a key group's watermark says that all rows before it have arrived, and it never
 goes back, whatever is restored or rescaled (A10).
@@ -10,7 +10,7 @@ goes back, whatever is restored or rescaled (A10).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol, TypeAlias, cast
@@ -123,6 +123,8 @@ class OperatorContext:
     """The one this epoch will become."""
     now: int = 0
     """Processing time of the epoch, as in `Time`."""
+    clock: Callable[[], float] = lambda: 0.0
+    """Seconds that pass in the subtask, from any beginning."""
 
     @property
     def state(self) -> KeyedState:
@@ -283,6 +285,11 @@ class OperatorSpec(Protocol):
         code behind it stays interruptible."""
         ...
 
+    @property
+    def step_s_max(self) -> float:
+        """How long a step may take that is bounded by a timeout of the operator's own; 0: it has none."""
+        ...
+
     def build(self, context: OperatorContext) -> Operator: ...
 
 
@@ -332,3 +339,7 @@ class SpecDefaults:
     @property
     def emits_at_end(self) -> bool:
         return False
+
+    @property
+    def step_s_max(self) -> float:
+        return 0.0

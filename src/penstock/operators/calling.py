@@ -12,9 +12,8 @@ import itertools
 import math
 import queue
 import random
-import time
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from statistics import median
@@ -75,10 +74,11 @@ class Calls:
         concurrency: int,
         timeout_s: float,
         retries: int,
+        clock: Callable[[], float],
     ) -> None:
         """`schemas` are those of the rows that go in and come out."""
         self._function, self._concurrency = function, concurrency
-        self._timeout_s, self._retries = timeout_s, retries
+        self._timeout_s, self._retries, self._clock = timeout_s, retries, clock
         self._copy_input, self._copy_output = map(row_copier, schemas)
         self._names = frozenset(schemas[1].names)
         self._loop = event_loop()
@@ -97,9 +97,9 @@ class Calls:
         found: list[Ended] = []
         with suppress(queue.Empty):
             found.append(self._ended.get(timeout=None if wait_s == math.inf else wait_s))
-            until = time.monotonic() + min(GATHER_S, wait_s)
+            until = self._clock() + min(GATHER_S, wait_s)
             while len(found) < enough:
-                found.append(self._ended.get(timeout=max(0.0, until - time.monotonic())))
+                found.append(self._ended.get(timeout=max(0.0, until - self._clock())))
             while True:
                 found.append(self._ended.get_nowait())
         return found
@@ -114,7 +114,7 @@ class Calls:
         self._refill()
 
     def _refill(self) -> None:
-        while self._reserve and len(self._tasks) < self._concurrency and time.monotonic() < self._begin_until:
+        while self._reserve and len(self._tasks) < self._concurrency and self._clock() < self._begin_until:
             task = self._loop.create_task(self._run(*self._reserve.popleft()))
             self._tasks.add(task)
             task.add_done_callback(self._over)
@@ -130,7 +130,7 @@ class Calls:
             task.cancel()
 
     async def _run(self, number: int, index: int, row: GivenRow) -> None:
-        started = time.monotonic()
+        started = self._clock()
         result: Row | Exception
         try:
             if isinstance(row, Exception):
@@ -142,7 +142,7 @@ class Calls:
             if self._abandoned:
                 raise
             result = RuntimeError(f"the call ended itself by {type(raised).__name__}")
-        self._ended.put(Ended(number, index, result, time.monotonic() - started))
+        self._ended.put(Ended(number, index, result, self._clock() - started))
 
     def _taken(self, result: object) -> Row:
         """A copy, made before another call can change what it has in common with this one. Raises: `BadOutput`."""
@@ -192,10 +192,11 @@ class CallOperator:
         *,
         concurrency: int,
         ordered: bool,
+        clock: Callable[[], float],
     ) -> None:
         self._name, self._schema = name, schema
         self._calls, self._letters = calls, letters
-        self._concurrency, self._ordered = concurrency, ordered
+        self._concurrency, self._ordered, self._clock = concurrency, ordered, clock
         self._slice_rows = max(1, concurrency // SLICES)
         self._running_max = concurrency + max(1, concurrency // RESERVE)
         self._slices: dict[int, _Slice] = {}
@@ -221,7 +222,7 @@ class CallOperator:
             left_s -= MARGIN * median(self._latencies)
         if left_s < 0:
             return 0
-        self._begin_until = time.monotonic() + left_s
+        self._begin_until = self._clock() + left_s
         free = min(self._running_max - self._running, HELD_MAX * self._concurrency - self._held_rows)
         return self._slice_rows if free >= self._slice_rows else 0
 
@@ -231,11 +232,11 @@ class CallOperator:
         if 0 in self._slices:
             return math.inf
         usual_s = median(self._latencies) if self._latencies else 0.0
-        return self._first_begun_at + ROUNDS * usual_s - time.monotonic()
+        return self._first_begun_at + ROUNDS * usual_s - self._clock()
 
     def process(self, records: Records) -> Iterator[Emitted]:
         if not self._begun:
-            self._first_begun_at = time.monotonic()
+            self._first_begun_at = self._clock()
         self._slices[self._begun] = _Slice(records.batch, records.arrival, set(range(records.rows)))
         self._calls.begin(self._begun, readable_rows(records.batch), self._begin_until)
         self._begun += 1

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from penstock.errors import PipelineError
 from penstock.operators.base import Operator, OperatorContext
-from penstock.operators.calling import CallOperator, Calls
+from penstock.operators.calling import BACKOFF_S_MAX, CallOperator, Calls
 from penstock.operators.columns import is_whole
 from penstock.operators.deadletters import CarefulSpec
 from penstock.operators.event_loop import AsyncFunction, AsyncRowFunction, opened
@@ -92,6 +92,10 @@ class MapAsync(CarefulSpec):
     def keeps_order(self) -> bool:
         return self.ordered
 
+    @property
+    def step_s_max(self) -> float:
+        return (self.retries + 1) * (self.timeout_s + BACKOFF_S_MAX)
+
     def build(self, context: OperatorContext) -> Operator:
         try:
             function = opened(self, self.function, self.timeout_s)
@@ -103,6 +107,7 @@ class MapAsync(CarefulSpec):
             concurrency=self.concurrency,
             timeout_s=self.timeout_s,
             retries=self.retries,
+            clock=context.clock,
         )
         return CallOperator(
             self.name,
@@ -111,4 +116,5 @@ class MapAsync(CarefulSpec):
             self.letters(self.name, context),
             concurrency=self.concurrency,
             ordered=self.ordered,
+            clock=context.clock,
         )

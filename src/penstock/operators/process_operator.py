@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from time import perf_counter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -136,7 +135,7 @@ class KeyedCode:
         self._time: Time | None = None
         self._all_fired = self._any_left = False
         # The task cuts rows to steps of about 20 ms; timers are cut here, by the same rule.
-        self._slicer = Slicer()
+        self._slicer, self._clock = Slicer(), context.clock
 
     # -- rows ----------------------------------------------------------------------------------------------------
 
@@ -246,10 +245,10 @@ class KeyedCode:
                 again, done = False, 0
                 while done < len(by_time) and not again:
                     rows = by_time[done : done + self._slicer.rows(STEP_TARGET_S)]
-                    chunk, started = read.take(np.sort(rows)), perf_counter()
+                    chunk, started = read.take(np.sort(rows)), self._clock()
                     line.remove(chunk)  # first, since user code may set the same timer again
                     emitted, again = self._fire_chunk(chunk, time, int(until.max()), event=event)
-                    self._slicer.observe(len(rows), perf_counter() - started)
+                    self._slicer.observe(len(rows), self._clock() - started)
                     done += len(rows)
                     # The barrier may end this after a main batch, so that comes last.
                     yield from (part for part in emitted if isinstance(part, Side))

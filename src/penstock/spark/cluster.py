@@ -8,6 +8,7 @@ time is not deterministic.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 
 import msgspec
@@ -16,14 +17,15 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import pandas_udf
 from pyspark.util import PythonEvalType
 
-from penstock.engine.cluster import JobFailed, OfferedBatch, StageJob
+from penstock.engine.cluster import JobCancelled, JobFailed, OfferedBatch, StageJob
 from penstock.errors import PenstockError
 from penstock.graph import Stage
 from penstock.protocol.plan import StagePlan
 from penstock.protocol.report import SubtaskReport
+from penstock.spark.activity import activity_of
 from penstock.spark.counts import JobCounts
 from penstock.spark.exchange import SourceLayout, quoted, to_subtasks
-from penstock.spark.failures import jvm_calls
+from penstock.spark.failures import is_cancellation, jvm_calls
 from penstock.spark.live import REPORT
 from penstock.spark.reports import PlannedReports, all_reports
 from penstock.spark.worker import PLAN_PROPERTY, Work, as_property, decode_report, work_of
@@ -71,7 +73,16 @@ class SparkCluster:
         except PenstockError:
             raise
         except Exception as error:
-            raise JobFailed(f"stage {plan.stage}, checkpoint {plan.checkpoint}: {_brief(error)}") from error
+            kind = JobCancelled if is_cancellation(error) else JobFailed
+            raise kind(f"stage {plan.stage}, checkpoint {plan.checkpoint}: {_brief(error)}") from error
+
+    def cancel(self) -> None:
+        with suppress(Exception):  # whoever waits for the job hears from Spark itself what is wrong with it
+            self._context.cancelJobGroup(self._group)
+
+    def activity(self) -> str:
+        with jvm_calls():
+            return activity_of(self._context, self._group)
 
     def _work(self, stage: Stage) -> Work:
         if stage.name not in self._works:

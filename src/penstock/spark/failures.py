@@ -9,12 +9,13 @@ from contextlib import contextmanager
 from py4j.protocol import Py4JNetworkError
 from pyspark import SparkContext
 
-from penstock.engine.feed import SourceContended
+from penstock.engine.feed import SourceCancelled, SourceContended
 from penstock.errors import PenstockError, StageFailed, storage_failed
 
 NO_SPACE = "No space left on device"
 # Of several error classes: for the offsets, for the commits, for the log of a file source.
 CONTENDED = ("Multiple streaming jobs detected", "Multiple streaming queries are concurrently using")
+CANCELLED = "SPARK_JOB_CANCELLED"
 _UNREACHABLE = (ConnectionError, Py4JNetworkError)
 
 
@@ -34,6 +35,11 @@ def jvm_calls(context: SparkContext | None = None) -> Iterator[None]:
         if context is not None and is_stopped(context):
             raise session_stopped() from error
         raise
+
+
+def is_cancellation(error: BaseException) -> bool:
+    """Whether a job ended because somebody cancelled it, not because something was lost."""
+    return CANCELLED in str(error)
 
 
 def is_stopped(context: SparkContext) -> bool:
@@ -63,6 +69,8 @@ def explained(error: BaseException, context: SparkContext | None = None) -> Base
         return storage_failed("the checkpoint's folder source/", OSError(errno.ENOSPC, NO_SPACE))
     if any(words in str(error) for words in CONTENDED):
         return SourceContended(str(error).partition("\n")[0])
+    if is_cancellation(error):
+        return SourceCancelled(str(error).partition("\n")[0])
     return _jvm_gone() if isinstance(error, _UNREACHABLE) else error
 
 

@@ -25,7 +25,7 @@ def launch(pipeline: Pipeline, config: Config, listeners: tuple[Listener, ...]) 
     require_packable(pipeline)
     layout = SourceLayout.of(pipeline)
     spark = frames[0].sparkSession
-    limits = Limits(segment_bytes=config.segment_bytes, prefetch_bytes=config.prefetch_bytes)
+    limits = Limits(config.segment_bytes, config.prefetch_bytes, config.epoch_timeout)
 
     def cluster(store: Store, name: str) -> SparkCluster:
         return SparkCluster(spark, layout, store.url, limits, name)

@@ -21,6 +21,7 @@ from penstock.protocol.report import SubtaskReport
 from penstock.spark.memory import keep_memory
 from penstock.store import open_store
 from penstock.task import Limits, run_subtask
+from penstock.watchdog import watch_over
 
 REPORT_SCHEMA = pa.schema([pa.field("report", pa.binary())])
 PLAN_PROPERTY = "penstock.plan"
@@ -60,18 +61,22 @@ class Work:
         context = TaskContext.get()
         assert context is not None
         keep_memory()
-        stage = self._stage()
-        # Where Spark proved that there are no rows, there is no stream: an empty one, which is counted, too.
-        stream = CountedStream(iter(()) if batches is None else batches, [edge.name for edge in stage.source_inputs])
-        report = run_subtask(
-            stage,
-            self._plan(context),
-            subtask,
-            store=open_store(self.store_url),
-            limits=self.limits,
-            attempt=str(context.taskAttemptId()),
-            live=self._live(stage, stream),
-        )
+        stage, plan, store = self._stage(), self._plan(context), open_store(self.store_url)
+        attempt = str(context.taskAttemptId())
+        with watch_over(stage, plan, subtask, store=store, attempt=attempt, limit_s=self.limits.stuck_s) as watchdog:
+            # Where Spark proved that there are no rows, there is no stream: an empty one, which is counted, too.
+            delivered = iter(()) if batches is None else watchdog.delivered(batches)
+            stream = CountedStream(delivered, [edge.name for edge in stage.source_inputs])
+            report = run_subtask(
+                stage,
+                plan,
+                subtask,
+                store=store,
+                limits=self.limits,
+                attempt=attempt,
+                live=self._live(stage, stream),
+                clock=watchdog.clock,
+            )
         _freeze_once()
         return msgspec.json.encode(stream.stamped(report) if stage.source_inputs else report)
 

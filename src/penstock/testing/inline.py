@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import random
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -60,6 +61,8 @@ class InlineCluster:
     rewrite: Callable[[list[SubtaskReport]], list[SubtaskReport]] = lambda reports: reports
     seed: int = 0
     """Where several sources meet, of the order in which their rows come."""
+    cancelled: threading.Event = field(default_factory=threading.Event)
+    """For a test's function that hangs: set by `cancel`."""
     _attempts: Iterator[int] = field(default_factory=itertools.count)
     _handed_over: int | None = None
 
@@ -71,6 +74,12 @@ class InlineCluster:
 
     def handed_over(self) -> int | None:
         return self._handed_over
+
+    def cancel(self) -> None:
+        self.cancelled.set()
+
+    def activity(self) -> str:
+        return "one subtask after another"
 
     def _run_one(self, job: StageJob, subtask: int) -> SubtaskReport:
         attempt, edges, stream = str(next(self._attempts)), job.stage.source_inputs, None
@@ -168,6 +177,9 @@ class InlineRun:
     cluster: InlineCluster | None = None
     prepare: Callable[[InlineCluster], None] = lambda _: None
     open_store: Callable[[str], Store] = open_store
+    wall_us: Callable[[], int] = lambda: time.time_ns() // 1000
+    driver_clock: Callable[[], float] = time.monotonic
+    """Of the driver alone; `clock` is that of the subtasks."""
 
     def start(
         self,
@@ -186,7 +198,13 @@ class InlineRun:
             return self.cluster
 
         pipeline = compile_pipeline([output.node for output in outputs], dead_letters)
-        surroundings = Surroundings(cluster, lambda _: InlineFeed(self.batches, self.accepted), store=self.open_store)
+        surroundings = Surroundings(
+            cluster,
+            lambda _: InlineFeed(self.batches, self.accepted),
+            store=self.open_store,
+            clock=self.driver_clock,
+            now_us=self.wall_us,
+        )
         query = start_query(pipeline, config, surroundings, listeners)
         query.end_with_program()
         return query

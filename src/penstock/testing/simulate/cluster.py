@@ -16,7 +16,7 @@ import pyarrow as pa
 from penstock.channel.delivery import CountedStream
 from penstock.channel.hashing import hash_columns
 from penstock.channel.segment import HASH_COLUMN
-from penstock.engine.cluster import JobFailed, StageJob
+from penstock.engine.cluster import JobCancelled, JobFailed, StageJob
 from penstock.graph import Edge
 from penstock.protocol.keygroups import groups_of
 from penstock.protocol.plan import StagePlan
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from penstock.testing.simulate.world import World
 
 TRIES = 4
+CANCELLED = "simulated: cancelled"
 LANES = 4
 """Partitions of a source, for rows that have no key."""
 WAITING_BYTES = (0, 50, 500, 1 << 20)
@@ -55,6 +56,7 @@ class SimCluster:
 
     def __init__(self, world: World, process: Process, limits: Limits, slots: int) -> None:
         self._world, self._process, self._limits, self._slots = world, process, limits, slots
+        self._running: _Running | None = None
         self._attempts: list[Process] = []
         """By attempt id: Spark numbers attempts within an application, so each driver begins anew."""
         self._handed_over: int | None = None
@@ -74,13 +76,13 @@ class SimCluster:
             raise JobFailed("simulated: not started")
         world.checks.job_begins(self._process, job.plan.checkpoint)
         self._handed_over = rows_in(job)
-        running = _Running(job, world.scheduler.current, to_start=list(subtasks))
+        running = self._running = _Running(job, world.scheduler.current, to_start=list(subtasks))
         doom = world.rng.randrange(len(subtasks)) if world.faults.costly(world.faults.rates.job_failure) else None
         while len(running.reports) < len(subtasks):
             if doom is not None and len(running.reports) > doom:
                 running.failed = "simulated: executors lost"
             if running.failed is not None:
-                raise JobFailed(running.failed)
+                raise (JobCancelled if running.failed == CANCELLED else JobFailed)(running.failed)
             while running.to_start and running.running < self._slots:
                 self._start(running, running.to_start.pop(0))
             world.scheduler.wait()
@@ -93,6 +95,14 @@ class SimCluster:
         winners = [self._attempts[int(report.attempt)].name for report in reports]
         world.checks.accepted(self._process, job.plan.checkpoint, world.stage_number(job.stage), winners)
         return reports
+
+    def cancel(self) -> None:
+        if self._running is not None:
+            self._running.failed = CANCELLED
+            self._world.scheduler.wake(self._running.waiter)
+
+    def activity(self) -> str:
+        return "" if self._running is None else f"{len(self._running.reports)} reports"
 
     def _start(self, running: _Running, subtask: int) -> None:
         world = self._world

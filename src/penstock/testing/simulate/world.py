@@ -134,6 +134,8 @@ class World:
             "max_in_flight_segments": rng.choice((4, 1_000, 1_000)),
             "max_uncommitted": rng.choice((1, 2, 4, 16)),
             "epoch_retries": rng.choice((0, 1, 2)),
+            "epoch_timeout": None,
+            "commit_timeout": None,
         }
         self._limits = Limits(segment_bytes=rng.choice((500, 3_000, 1_000_000)), prefetch_bytes=0)
         self._slots = rng.choice((1, 2, 4))

@@ -1,0 +1,77 @@
+"""Ends the parts of a query one after another, each with a limit and a name: nothing waits for ever, or in silence."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+from penstock.engine.background import Pause, Spawn
+from penstock.engine.commits import Busy
+from penstock.engine.feed import Feed
+from penstock.errors import CommitFailed, StopTimeout
+
+_log = logging.getLogger("penstock")
+
+PART_S = 60.0
+"""For a part that should end at once; what it leaves undone is harmless, and the next driver finds it."""
+COPYING_S = 600.0
+"""For a savepoint that is being made, without a file copied."""
+
+
+class Ending:
+    """What is being ended right now, for whoever waits."""
+
+    def __init__(self, spawn: Spawn) -> None:
+        self._spawn = spawn
+        self.waits_for: str | None = None
+
+    def feed(self, feed: Feed) -> None:
+        """In a thread of its own: nobody can say how long Spark takes."""
+
+        def stop() -> Pause:
+            feed.stop()
+            return None
+
+        def failed(error: BaseException) -> None:
+            _log.warning("Structured Streaming did not stop cleanly: %s", error)
+
+        self.waits_for = "Structured Streaming, which was asked to stop"
+        stopping = self._spawn("penstock-feed-close", stop, failed)
+        stopping.start()
+        if not stopping.join(PART_S):
+            _log.warning("Structured Streaming has not stopped within %g s; the query ends without it", PART_S)
+
+    def part(self, name: str, finish: Callable[[float], bool], limit_s: float = PART_S) -> None:
+        """`finish` gets the limit, and says whether it kept it."""
+        self.waits_for = name
+        if not finish(limit_s):
+            _log.warning("%s has not ended within %g s; the query ends without it", name, limit_s)
+
+
+def described(busy: Busy, now_s: float) -> str:
+    """
+    >>> described(Busy("totals", "commit", 3, 5, 10.0), 22.0)
+    'the commit of checkpoints 3 to 5 at sink totals, for 12 s'
+    """
+    of = f" of checkpoints {busy.first} to {busy.last}" if busy.last else ""
+    return f"the {busy.what}{of} at sink {busy.sink}, for {now_s - busy.since_s:.0f} s"
+
+
+def not_ended(query: str, waited_s: float, waits_for: str) -> StopTimeout:
+    return StopTimeout(
+        f"{query} was asked to stop, and after {waited_s:g} s waits for {waits_for}",
+        cause="whatever it waits for is slow, or does not answer",
+        next_step="call stop again to wait longer, or end the program: nothing published is lost,"
+        " and a restart commits what is in the checkpoint",
+        query=query,
+    )
+
+
+def given_up(busy: Sequence[Busy], now_s: float) -> CommitFailed:
+    """The error of a query that ended without its last commits."""
+    return CommitFailed(
+        "; ".join(described(one, now_s) for one in busy) + ": no answer (commit_timeout)",
+        cause="the table's storage or catalog does not answer, or a commit listener hangs",
+        next_step="start again once it answers: the committables are in the checkpoint, the table is asked what it has",
+        sink=", ".join(one.sink for one in busy),
+    )

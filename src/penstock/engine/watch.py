@@ -1,0 +1,172 @@
+"""Looks after whatever may hang: a job whose subtasks do not get on, a commit that does not return.
+
+A job without a sign of life is cancelled; `verdict` then tells the loop why its job ended. A commit cannot be taken
+back: it is told, and epochs go on until `max_uncommitted`. Looking costs nothing until a job has lasted longer than
+`epoch_timeout`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from penstock.engine.background import Background, Pause, Spawn
+from penstock.engine.commits import Busy
+from penstock.engine.epochs import EpochRunner, RunningJob
+from penstock.errors import MissingFile, PenstockError, SubtaskHung
+from penstock.protocol.hung import FOLDER, Stuck, belongs_to, decode_stuck, is_over, tells_why
+
+_log = logging.getLogger("penstock")
+
+LOOK_S_MAX = 5.0
+LOOKS = 4
+"""So often within the shortest limit it looks."""
+SILENT = 3
+"""After so many times the limit a job is given up of which nobody gives any sign: no subtask, no task of Spark."""
+STACK_LINES_MAX = 12
+
+
+@dataclass(slots=True)
+class _Signs:
+    """What was last seen of a job, and when it changed."""
+
+    job: RunningJob
+    seen: tuple[object, ...]
+    changed_s: float
+
+
+class Watch:
+    """One per query; `step` looks once."""
+
+    def __init__(
+        self,
+        runner: EpochRunner,
+        commits: Callable[[], Sequence[Busy]],
+        *,
+        epoch_timeout_s: float | None,
+        commit_timeout_s: float | None,
+        slow_commit: Callable[[Busy, float], None],
+        spawn: Spawn,
+    ) -> None:
+        self._runner, self._commits, self._slow_commit = runner, commits, slow_commit
+        self._job_s, self._commit_s = epoch_timeout_s, commit_timeout_s
+        limits = [limit for limit in (epoch_timeout_s, commit_timeout_s) if limit is not None]
+        self._every_s = min(LOOK_S_MAX, *(limit / LOOKS for limit in limits)) if limits else None
+        self._signs: _Signs | None = None
+        self._verdict: tuple[RunningJob, SubtaskHung] | None = None
+        self._told: set[Busy] = set()
+        self._ending = False
+        self._background: Background | None = None
+        if limits:
+            self._background = spawn("penstock-watch", self.step, self._die)
+
+    def start(self) -> None:
+        if self._background is not None:
+            self._background.start()
+
+    def finish(self, timeout_s: float) -> bool:
+        self._ending = True
+        if self._background is None:
+            return True
+        self._background.wake()
+        return self._background.join(timeout_s)
+
+    def verdict(self) -> SubtaskHung | None:
+        """Why the job that has just ended was cancelled here, if it was; asked once."""
+        verdict, self._verdict = self._verdict, None
+        return None if verdict is None else verdict[1]
+
+    def step(self) -> Pause:
+        if self._ending:
+            return None
+        try:
+            self._look_at_job()
+            self._look_at_commits()
+        except PenstockError as error:  # the storage may be out of reach: the next look may see more
+            _log.warning("cannot see whether the running epoch gets on: %s", error)
+        return self._every_s
+
+    def _die(self, error: BaseException) -> None:
+        _log.warning("nobody looks after the running epoch any more: %s", error)
+
+    # -- the job ---------------------------------------------------------------------------------------------------
+
+    def _look_at_job(self) -> None:
+        job, limit_s, now_s = self._runner.running, self._job_s, self._runner.clock()
+        if job is None or limit_s is None or now_s - job.started_s <= limit_s + (job.budget_s or 0.0):
+            return
+        if self._verdict is not None and self._verdict[0] is job:
+            self._runner.cluster.cancel()  # once more: it may have been between two jobs of Spark
+            return
+        store = self._runner.checkpoints.store
+        paths = [entry.path for entry in store.list(FOLDER)]
+        mine = [path for path in paths if belongs_to(path, job.checkpoint, job.generation)]
+        for path in filter(tells_why, mine):
+            stuck = self._read(path)
+            if stuck is not None and stuck.stage == job.stage:
+                self._give_up(job, _hung(job, stuck))
+                store.delete([path for path in paths if path in mine or is_over(path, job.checkpoint, job.generation)])
+                return
+        activity = self._runner.cluster.activity()
+        signs = (activity, *mine)
+        if self._signs is None or self._signs.job is not job or self._signs.seen != signs:
+            self._signs = _Signs(job, signs, now_s)
+        elif now_s - self._signs.changed_s > SILENT * limit_s:
+            self._give_up(job, _silent(job, now_s - self._signs.changed_s, activity))
+
+    def _read(self, path: str) -> Stuck | None:
+        try:
+            return decode_stuck(self._runner.checkpoints.store.read(path))
+        except MissingFile:
+            return None
+
+    def _give_up(self, job: RunningJob, verdict: SubtaskHung) -> None:
+        if self._runner.running is job:
+            self._verdict = (job, verdict)
+            self._runner.cluster.cancel()
+
+    # -- commits ---------------------------------------------------------------------------------------------------
+
+    def _look_at_commits(self) -> None:
+        if self._commit_s is None:
+            return
+        now_s = self._runner.clock()
+        busy = set(self._commits())
+        self._told &= busy
+        for one in busy - self._told:
+            if now_s - one.since_s > self._commit_s:
+                self._told.add(one)
+                self._slow_commit(one, now_s - one.since_s)
+
+
+def _hung(job: RunningJob, stuck: Stuck) -> SubtaskHung:
+    where = f"stage {stuck.stage}, subtask {stuck.subtask}, on {stuck.host} (process {stuck.pid})"
+    lines = [f"{where} has not finished a step for {stuck.silent_s:.0f} s in checkpoint {job.checkpoint}"]
+    if stuck.operator is not None:
+        lines.append(f"  operator:     {stuck.operator}")
+    if stuck.function is not None:
+        lines.append(f"  function:     {stuck.function}")
+    lines += [f"  {name + ':':13} {value}" for name, value in stuck.values.items()]
+    stack = "\n".join(stuck.stack).splitlines()[-STACK_LINES_MAX:]
+    lines += ["  its stack, the innermost call last:", *(f"  {line}" for line in stack)]
+    return SubtaskHung(
+        "\n".join(lines),
+        cause="a function of the pipeline, or a library that it calls, waits without a limit of its own",
+        next_step="give that call a timeout, or raise epoch_timeout if it may take so long;"
+        " nothing published was lost, start again to go on",
+        stage=stuck.stage,
+        subtask=stuck.subtask,
+        operator=stuck.operator or "",
+        host=stuck.host,
+    )
+
+
+def _silent(job: RunningJob, silent_s: float, activity: str) -> SubtaskHung:
+    return SubtaskHung(
+        f"stage {job.stage}, checkpoint {job.checkpoint}: no task has ended, read or said anything for {silent_s:.0f} s"
+        f" ({activity})",
+        cause="Spark has no executor for its tasks, a source does not answer, or a worker cannot say that it hangs",
+        next_step="look at the tasks in Spark's UI or log, or raise epoch_timeout; nothing published was lost",
+        stage=job.stage,
+    )
