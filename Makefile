@@ -1,5 +1,5 @@
 # Everything runs in .venv, which `setup` makes and renews when pyproject.toml or requirements.lock change.
-# Variables: SEEDS=0..9999 (sim)  RUNS=50 SEED=7 (kill, oracle, hunt, chaos)  MINUTES=30 (soak)  N=1000 SEED=0 (generate)  PYTHON=/path/to/python3.12  TESTS=tests/unit  ARGS="options for the command behind the target"
+# Variables: SEEDS=0..9999 (sim)  RUNS=50 SEED=7 (kill, oracle, hunt, chaos)  MINUTES=30 (soak)  N=1000 SEED=0 (generate, fuzz)  PYTHON=/path/to/python3.12  TESTS=tests/unit  ARGS="options for the command behind the target"
 
 ROOT := $(patsubst %/,%,$(dir $(lastword $(MAKEFILE_LIST))))
 READY := $(ROOT)/.venv/.penstock-ready
@@ -8,7 +8,7 @@ TESTS ?= tests
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo test test-slow lint format bench nexmark kill matrix oracle hunt chaos soak clean sim mutants generate generate-spark
+.PHONY: help setup java demo test test-slow lint format bench nexmark kill matrix oracle hunt chaos soak clean sim mutants generate generate-spark fuzz
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' "$(ROOT)/Makefile"
@@ -73,6 +73,9 @@ generate-spark: java setup ## the same on Spark, one after the other: N=200 SEED
 
 mutants: setup ## faults in our own code, each must be noticed by a seed of the simulator
 	@$(IN_ROOT) .venv/bin/python -m tests.sim.mutants $(ARGS)
+
+fuzz: setup ## damaged and forged folders and tables: N=50000 SEED=1
+	@$(IN_ROOT) .venv/bin/python -m tests.fuzz --cases $(or $(N),2000) --first $(or $(SEED),0) $(ARGS)
 
 clean: ## remove .venv, caches and what runs left behind
 	@$(IN_ROOT) rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist artifacts spark-warehouse \

@@ -10,6 +10,7 @@ import errno
 from typing import Any, ClassVar
 
 from penstock.protocol.report import ErrorReport
+from penstock.text import printable, redacted
 
 
 class PenstockError(Exception):
@@ -19,14 +20,15 @@ class PenstockError(Exception):
     title: ClassVar[str] = "Penstock failed"
 
     def __init__(self, seen: str, *, cause: str = "", next_step: str = "", **fields: Any) -> None:
-        self.seen, self.cause, self.next_step = seen, cause, next_step
-        self.fields = {name: str(value) for name, value in fields.items()}
-        parts = [f"{self.title}: {seen}"]
+        # Messages quote files, URLs and other libraries: no secret leaves here, and no terminal is given commands.
+        self.seen, self.cause, self.next_step = redacted(seen), redacted(cause), redacted(next_step)
+        self.fields = {name: redacted(str(value)) for name, value in fields.items()}
+        parts = [f"{self.title}: {self.seen}"]
         if cause:
-            parts.append(f"  likely cause: {cause}")
+            parts.append(f"  likely cause: {self.cause}")
         if next_step:
-            parts.append(f"  next step:    {next_step}")
-        super().__init__(f"[{self.code}] " + "\n".join(parts))
+            parts.append(f"  next step:    {self.next_step}")
+        super().__init__(printable(f"[{self.code}] " + "\n".join(parts), lines=True))
 
     def to_report(self) -> ErrorReport:
         return ErrorReport(self.code, self.seen, self.cause, self.next_step, self.fields)
@@ -71,6 +73,12 @@ class CorruptFile(PenstockError):
     """A file's bytes are not those that were written."""
 
     code, title = "PEN-012", "Corrupt file"
+
+
+class UnsafeName(CorruptFile):
+    """A name in a file, or a link in a folder, leads out of the folder to which it belongs; nothing was touched."""
+
+    code, title = "PEN-018", "A name leads out of its folder"
 
 
 class MissingFile(PenstockError):

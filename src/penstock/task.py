@@ -232,9 +232,8 @@ class _Attempt:
 
     def _open_channel(self, edge: Edge, live: LiveInputs | None) -> Channel:
         plan = next(part for part in self._mine.inputs if part.edge == edge.name)
-        reader = PrefetchingReader(
-            self._store, plan.reads, self._plan.max_parallelism, prefetch_bytes=self._limits.prefetch_bytes
-        )
+        groups, ahead = self._plan.max_parallelism, self._limits.prefetch_bytes
+        reader = PrefetchingReader(self._store, plan.reads, groups, ahead, edge_schema(edge.schema))
         self._closing.callback(reader.close)
         rows = None
         inputs = live if plan.live else None

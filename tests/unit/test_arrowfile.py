@@ -224,7 +224,12 @@ def test_a_newer_format_says_so(store: Store) -> None:
         (lambda index: index.pop("version"), "cannot be decoded"),
         (lambda index: index["batches"].pop(), "its batches end at byte"),
         (lambda index: index["batches"].pop(0), "batch 0 begins at byte"),
-        (lambda index: index["batches"][0].update(rows=51), "batch 0 has 50 rows, its index says 51"),
+        (lambda index: index["batches"][0].update(rows=51), "batch 0 do not add up to its 51 rows"),
+        (
+            lambda index: index["batches"][0].update(rows=51, groups=[], counts=[]),
+            "batch 0 .* has 50 rows, its index says 51",
+        ),
+        (lambda index: index["batches"][0].update(length=-8), "cannot be decoded"),
     ],
 )
 def test_an_index_that_does_not_fit_its_file_is_corrupt(

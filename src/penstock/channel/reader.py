@@ -74,9 +74,16 @@ class PrefetchingReader:
     """Reads spans one after the other, in the order given."""
 
     def __init__(
-        self, store: Store, spans: Sequence[ReadSpan], max_parallelism: int, prefetch_bytes: int = PREFETCH_BYTES
+        self,
+        store: Store,
+        spans: Sequence[ReadSpan],
+        max_parallelism: int,
+        prefetch_bytes: int = PREFETCH_BYTES,
+        schema: pa.Schema | None = None,
     ) -> None:
+        """`schema`: the edge's, hidden column included; files with other columns are refused."""
         self._store, self._spans, self._max_parallelism = store, tuple(spans), max_parallelism
+        self._schema = schema
         self._buffer = ReadBuffer()
         self._cursors: list[SpanCursor] = []
         self._chunks_taken = 0
@@ -156,7 +163,7 @@ class PrefetchingReader:
 
     def _read_spans(self) -> Generator[Opened | Chunk, None, None]:
         for number, span in enumerate(self._spans):
-            scan = SpanScan(self._store, span, self._max_parallelism, self._buffer)
+            scan = SpanScan(self._store, span, self._max_parallelism, self._buffer, self._schema)
             try:
                 yield scan.open()
                 while (chunk := scan.next()) is not None:

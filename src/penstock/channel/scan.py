@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.channel.segment import hashes_of
+from penstock.channel.segment import HASH_COLUMN, hashes_of
 from penstock.protocol.keygroups import groups_of
 from penstock.protocol.reads import ReadSpan, SpanProgress
 from penstock.store.arrowfile import ArrowFile
@@ -52,7 +52,11 @@ class Place(NamedTuple):
 class SpanScan:
     """The producing side: reads and filters, one batch at a time."""
 
-    def __init__(self, store: Store, span: ReadSpan, max_parallelism: int, buffer: ReadBuffer) -> None:
+    def __init__(
+        self, store: Store, span: ReadSpan, max_parallelism: int, buffer: ReadBuffer, schema: pa.Schema | None = None
+    ) -> None:
+        """`schema`: the edge's, hidden column included; a file with other columns is refused."""
+        self._schema = schema
         assert 0 <= span.lo < span.hi <= max_parallelism
         self._store, self._span, self._max_parallelism, self._buffer = store, span, max_parallelism, buffer
         self._file: ArrowFile | None = None
@@ -67,8 +71,7 @@ class SpanScan:
         """
         span = self._span
         self._file = ArrowFile(self._store, span.path, span.checksum, buffer=self._buffer)
-        assert self._file.meta["max_parallelism"] == self._max_parallelism, f"{span.path}: another max_parallelism"
-        assert 0 <= span.cursor <= self._file.rows, f"{span.path}: cursor {span.cursor} of {self._file.rows} rows"
+        self._require_fit(self._file)
         first = rows = 0
         for number, info in enumerate(self._file.batches):
             in_range = info.rows_in(span.lo, span.hi) if first + info.rows > span.cursor else 0
@@ -80,6 +83,23 @@ class SpanScan:
         self._rows_to_come = rows - self._rows_before_cursor()
         return Opened(span, self._rows_to_come, self._file.rows)
 
+    def _require_fit(self, file: ArrowFile) -> None:
+        """A file of another folder, or one that was forged, may hold anything. Raises: `CorruptFile`."""
+        span = self._span
+        if (found := file.meta.get("max_parallelism")) != self._max_parallelism:
+            file.corrupt(f"it has max_parallelism {found}, the checkpoint has {self._max_parallelism}")
+        if not 0 <= span.cursor <= file.rows:
+            file.corrupt(f"it has {file.rows} rows, the checkpoint has consumed {span.cursor}")
+        if not file.schema.names or file.schema.names[-1] != HASH_COLUMN or file.schema.types[-1] != pa.int64():
+            file.corrupt(f"its last column is not {HASH_COLUMN}")
+        if self._schema is not None and (file.schema.names, file.schema.types) != self._wanted(self._schema):
+            file.corrupt(f"its columns are {', '.join(file.schema.names)}, with other types or names than the edge's")
+        file.require_groups(self._max_parallelism)
+
+    @staticmethod
+    def _wanted(schema: pa.Schema) -> tuple[list[str], list[pa.DataType]]:
+        return schema.names, schema.types
+
     def next(self) -> Chunk | None:
         """The next rows, or None at the end."""
         while self._ready is None and self._todo:
@@ -87,8 +107,8 @@ class SpanScan:
         chunk, self._ready = self._ready, None
         if chunk is not None:
             self._rows_to_come -= chunk.batch.num_rows
-        assert self._rows_to_come >= 0, f"{self._span.path}: more rows than its index says"
-        assert chunk is not None or self._rows_to_come == 0, f"{self._span.path}: fewer rows than its index says"
+        if self._file is not None and (self._rows_to_come < 0 or (chunk is None and self._rows_to_come)):
+            self._file.corrupt(f"it has {'more' if self._rows_to_come < 0 else 'fewer'} rows than its index says")
         return chunk
 
     @property
@@ -118,6 +138,8 @@ class SpanScan:
         assert self._file is not None
         number, first, in_range = self._todo[-1]
         batch = self._file.read_batch(number)
+        if batch.column(batch.num_columns - 1).null_count:
+            self._file.corrupt(f"batch {number} has rows without {HASH_COLUMN}")
         self._todo.pop()
         skip = max(0, self._span.cursor - first)
         if in_range == batch.num_rows:

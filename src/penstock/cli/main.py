@@ -12,6 +12,7 @@ import click
 import msgspec
 
 from penstock import __version__
+from penstock.cli.terminal import say, say_json
 from penstock.cli.upkeep import upkeep
 from penstock.engine.checkpoints import Checkpoints
 from penstock.engine.history import read_commits
@@ -21,6 +22,7 @@ from penstock.errors import NoSuchCheckpoint, PenstockError
 from penstock.observe.progress import format_commit, human_bytes, human_seconds
 from penstock.protocol.manifest import Manifest
 from penstock.store import open_store
+from penstock.text import printable
 
 
 class _Commands(click.Group):
@@ -28,7 +30,7 @@ class _Commands(click.Group):
         try:
             return super().invoke(ctx)
         except PenstockError as error:
-            click.echo(str(error), err=True)
+            say(str(error), err=True)
             sys.exit(1)
 
 
@@ -59,10 +61,10 @@ def checkpoints(folder: str, as_json: bool) -> None:
     if not manifests:
         raise _no_checkpoint(folder)
     if as_json:
-        click.echo(json.dumps([_summary(manifest) for manifest in manifests], indent=2))
+        say_json(json.dumps([_summary(manifest) for manifest in manifests], indent=2))
         return
     for manifest in manifests:
-        click.echo(_line(manifest))
+        say(printable(_line(manifest)))
 
 
 @main.command()
@@ -75,10 +77,10 @@ def commits(folder: str, as_json: bool) -> None:
         raise _no_checkpoint(folder)
     log = read_commits(store)
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(log)).decode())
+        say_json(msgspec.json.format(msgspec.json.encode(log)).decode())
         return
     for commit in log:
-        click.echo(f"{commit.at}  {format_commit(commit)}")
+        say(printable(f"{commit.at}  {format_commit(commit)}"))
 
 
 def _no_checkpoint(folder: str) -> NoSuchCheckpoint:
@@ -100,9 +102,9 @@ def savepoint(folder: str, path: str, checkpoint: int | None, as_json: bool) -> 
     origin = find_origin(folder if checkpoint is None else f"{folder}@{checkpoint}", open_store)
     made = take_savepoint(origin.manifest, origin.checkpoints.store, open_store(path), path)
     if as_json:
-        click.echo(json.dumps(dataclasses.asdict(made), indent=2))
+        say_json(json.dumps(dataclasses.asdict(made), indent=2))
         return
-    click.echo(
+    say(
         f"savepoint {made.path}: checkpoint {made.checkpoint}, {made.rows_in_flight:,} rows in flight, "
         f"{made.files} files, {human_bytes(made.bytes)}, {human_seconds(made.duration_s)}"
     )

@@ -8,6 +8,7 @@ import sys
 
 import click
 
+from penstock.cli.terminal import say, say_json
 from penstock.config import parse_duration
 from penstock.engine.checkpoints import Checkpoints
 from penstock.errors import NoSuchCheckpoint
@@ -15,6 +16,7 @@ from penstock.observe.progress import human_bytes
 from penstock.protocol.manifest import Committable
 from penstock.sinks.upkeep import Upkeep, UpkeepReport
 from penstock.store import open_store
+from penstock.text import printable
 
 
 @click.command()
@@ -86,12 +88,12 @@ def upkeep(
     while report.more and not report.failures:
         report = dataclasses.replace(report, more=False).plus(keeper.step())
     if as_json:
-        click.echo(json.dumps({"dry_run": dry_run, **_fields(report)}, indent=2))
+        say_json(json.dumps({"dry_run": dry_run, **_fields(report)}, indent=2))
     else:
         for line in _lines(report):
-            click.echo(line)
+            say(printable(line))
     for failure in report.failures:
-        click.echo(failure, err=True)
+        say(failure, err=True)
     if report.failures:
         sys.exit(1)
 

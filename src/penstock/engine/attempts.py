@@ -6,12 +6,25 @@ between removing files and forgetting their list leaves the list; removing a fil
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 
 from penstock.protocol.attempts import FOLDER, judge_attempts, remembered
 from penstock.protocol.ids import CheckpointId, Generation
 from penstock.store.base import Store
+from penstock.store.paths import is_path
+from penstock.text import printable
+
+_log = logging.getLogger(__name__)
+
+
+def _announced(path: str, data: bytes) -> list[str]:
+    """The files that a list names. A name that leads out of the table is left alone: nothing needs the list."""
+    names = data.decode("utf-8", "replace").split("\n")[:-1]
+    if unsafe := [name for name in names if not is_path(name)]:
+        _log.warning("%s names %d files that are none of a table, such as %s", path, len(unsafe), printable(unsafe[0]))
+    return [name for name in names if is_path(name)]
 
 
 class AttemptFiles:
@@ -59,6 +72,6 @@ class AttemptFiles:
             winners=winners,
         )
         for path in verdict.lost:
-            remove(self._store.read(path).decode().split("\n")[:-1])
+            remove(_announced(path, self._store.read(path)))
         self._store.delete([*verdict.forget, *verdict.lost])
         return True

@@ -3,6 +3,7 @@ it publishes a checkpoint, and it fences off an older driver (C9)."""
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 
 import msgspec
@@ -16,6 +17,7 @@ from penstock.store.base import AlreadyExists, Store
 MANIFESTS = "manifests"
 GENERATIONS = "generations"
 DATA_FOLDERS = ("segments", "state")
+_DIGITS = re.compile(r"[0-9]{10}")
 
 
 class Driver(msgspec.Struct, frozen=True):
@@ -223,7 +225,7 @@ class Checkpoints:
 
 
 def _numbers(names: list[str], kind: str) -> list[int]:
-    return sorted(int(name[:10]) for name in names if name[:10].isdigit() and name[10:] == kind)
+    return sorted(int(name[:10]) for name in names if _DIGITS.fullmatch(name[:10]) and name[10:] == kind)
 
 
 def _fenced(seen: str, ours: Generation, newer: Generation) -> Fenced:

@@ -5,6 +5,7 @@ Nothing here is needed for recovery. A crash while a piece is put away may leave
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 
 from penstock.errors import MissingFile
@@ -13,6 +14,7 @@ from penstock.store.base import AlreadyExists, Store
 EVENTS = "events.jsonl"
 OLDER = "events"
 OLDER_MAX = 7
+_PIECE = re.compile(rf"{OLDER}/\d{{10}}\.jsonl")
 _TRIES = 5
 """A piece is put away now and then; a second look is nearly always enough."""
 
@@ -32,7 +34,7 @@ def read_journal(store: Store) -> bytes:
         try:
             current = store.read(EVENTS) if store.exists(EVENTS) else b""
             if _pieces(store) == pieces or last_try:
-                return b"".join([*map(store.read, pieces), current])
+                return b"".join([*map(store.read, pieces[-OLDER_MAX:]), current])
         except MissingFile:  # put away, or too old, since we looked; look again
             if last_try:
                 raise
@@ -49,4 +51,4 @@ def _put_away(store: Store) -> None:
 
 
 def _pieces(store: Store) -> list[str]:
-    return [entry.path for entry in store.list(OLDER)]
+    return [entry.path for entry in store.list(OLDER) if _PIECE.fullmatch(entry.path)]

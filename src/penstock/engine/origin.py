@@ -19,9 +19,10 @@ from penstock.errors import CorruptFile, NoSuchCheckpoint, RestoreRefused
 from penstock.protocol.ids import CheckpointId
 from penstock.protocol.manifest import Manifest
 from penstock.store.base import AlreadyExists, Store
+from penstock.text import redacted
 
 RESTORED = "restored.json"
-_NAMED = re.compile(r"(?P<place>.+)@(?P<checkpoint>\d+)")
+_NAMED = re.compile(r"(?P<place>.+)@(?P<checkpoint>\d{1,10})")
 
 
 class Restored(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -46,7 +47,9 @@ class Origin:
     @property
     def restored(self) -> Restored:
         return Restored(
-            origin=self.checkpoints.store.url, identity=self.manifest.identity, checkpoint=self.manifest.checkpoint
+            origin=redacted(self.checkpoints.store.url),
+            identity=self.manifest.identity,
+            checkpoint=self.manifest.checkpoint,
         )
 
 
@@ -127,7 +130,7 @@ def bring(origin: Origin, content: Manifest, target: Store) -> None:
 def _read(store: Store) -> Restored:
     try:
         return msgspec.json.decode(store.read(RESTORED), type=Restored)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise CorruptFile(
             f"{RESTORED} in {store.url}: {error}",
             cause="the file was edited, or written by another version of Penstock",

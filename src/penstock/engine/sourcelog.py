@@ -5,11 +5,13 @@ Spark owns the folder. Its files are written once, under temporary names, then r
 
 from __future__ import annotations
 
-from penstock.errors import MissingFile
+from penstock.errors import CorruptFile, MissingFile
 from penstock.store.base import AlreadyExists, Entry, Store
 
 SOURCE_FOLDER = "source"
 _LOGS = (f"{SOURCE_FOLDER}/offsets/", f"{SOURCE_FOLDER}/commits/")
+FILE_BYTES_MAX = 1 << 30
+_DIGITS_MAX = 19
 _TRIES = 5
 """Spark removes a few old entries at a time; a second look is nearly always enough."""
 
@@ -45,6 +47,13 @@ def _entries(origin: Store, batch_id: int | None) -> list[Entry]:
 
 
 def _bring(origin: Store, target: Store, entry: Entry) -> int:
+    if entry.bytes > FILE_BYTES_MAX:
+        raise CorruptFile(
+            f"{entry.path} in {origin.url} has {entry.bytes} bytes, more than any log of Structured Streaming",
+            cause="the file is not what its name says; a copy of it would fill the disk",
+            next_step="restore source/ from a copy, or remove the file if it is not Spark's",
+            path=entry.path,
+        )
     try:
         target.adopt(entry.path, origin, link=False)
     except AlreadyExists:
@@ -55,7 +64,7 @@ def _bring(origin: Store, target: Store, entry: Entry) -> int:
 def _number(path: str) -> int | None:
     """The batch id of a log entry, or of the checksum file that Hadoop keeps beside it."""
     name = path.rpartition("/")[2].removeprefix(".").removesuffix(".crc")
-    return int(name) if name.isdigit() else None
+    return int(name) if name.isascii() and name.isdigit() and len(name) <= _DIGITS_MAX else None
 
 
 def _temporary(path: str) -> bool:

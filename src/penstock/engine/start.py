@@ -30,6 +30,7 @@ from penstock.engine.history import History, Listener, commit_event, retry_event
 from penstock.engine.origin import bring
 from penstock.engine.query import Query
 from penstock.engine.settle import require_same_table, settle
+from penstock.engine.sourcelog import SOURCE_FOLDER
 from penstock.engine.upkeep import TableUpkeep, Upkeeping
 from penstock.errors import (
     ConfigError,
@@ -52,6 +53,7 @@ from penstock.sinks.base import Committer, Sink
 from penstock.sinks.upkeep import KeptSink
 from penstock.store import open_store
 from penstock.store.base import Store
+from penstock.store.local import LocalStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,8 @@ def start_query(
     """Raises: any `PenstockError`; the checkpoint is then as it was, and at most an empty table was made."""
     parallelism = resolve_parallelism(pipeline, config.parallelism, config)
     store = surroundings.store(config.checkpoint)
+    if isinstance(store, LocalStore):
+        store.require_plain(SOURCE_FOLDER)  # Spark follows links in it
     checkpoints = Checkpoints(store)
     feed = surroundings.feed(store)
     while (owned := _own(checkpoints, pipeline, config, parallelism, surroundings.store, feed)) is None:

@@ -6,23 +6,33 @@ tore apart, and an event of a newer Penstock, are left out; fields that are not 
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 
 from penstock.protocol.ids import BatchId, CheckpointId, EdgeName, Generation, SinkName, StageName
 from penstock.protocol.report import ErrorReport
+from penstock.text import redacted
 
 EpochKind: TypeAlias = Literal["ingest", "drain", "takeover"]
 StopReason: TypeAlias = Literal["stopped", "drained", "finished", "failed", "fenced"]
 
 
+# What is read from a history that may come from anybody: numbers that can be printed.
+Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+Moment: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+Checkpoint: TypeAlias = Annotated[CheckpointId, msgspec.Meta(ge=0, le=2**63 - 1)]
+Run: TypeAlias = Annotated[Generation, msgspec.Meta(ge=0, le=2**63 - 1)]
+Batch: TypeAlias = Annotated[BatchId, msgspec.Meta(ge=0, le=2**63 - 1)]
+Seconds: TypeAlias = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]
+
+
 class BytesWritten(msgspec.Struct, frozen=True, kw_only=True):
     """What a checkpoint cost on storage (A5: independent of the backlog)."""
 
-    segments: int = 0
-    state: int = 0
-    manifest: int = 0
+    segments: Count = 0
+    state: Count = 0
+    manifest: Count = 0
 
     @property
     def total(self) -> int:
@@ -42,10 +52,10 @@ class QueryStarted(_Event, frozen=True, kw_only=True):
     """
 
     name: str
-    generation: Generation
-    restored: CheckpointId | None
-    parallelism: dict[StageName, int]
-    max_parallelism: int
+    generation: Run
+    restored: Checkpoint | None
+    parallelism: dict[StageName, Count]
+    max_parallelism: Count
     version: str
     origin: str | None = None
 
@@ -53,28 +63,28 @@ class QueryStarted(_Event, frozen=True, kw_only=True):
 class EpochPublished(_Event, frozen=True, kw_only=True):
     """An epoch ended in a checkpoint."""
 
-    checkpoint: CheckpointId
+    checkpoint: Checkpoint
     kind: EpochKind
-    batch_id: BatchId | None
-    rows_in: int
-    rows_processed: int
-    rows_out: int
-    rows_in_flight: int
-    bytes_in_flight: int
-    segments_in_flight: int
-    duration_s: float
-    job_s: float
-    publish_s: float
+    batch_id: Batch | None
+    rows_in: Count
+    rows_processed: Count
+    rows_out: Count
+    rows_in_flight: Count
+    bytes_in_flight: Count
+    segments_in_flight: Count
+    duration_s: Seconds
+    job_s: Seconds
+    publish_s: Seconds
     barrier_fired: bool
-    barrier_delay_s: float
+    barrier_delay_s: Seconds
     """How long after the barrier the last subtask stopped; 0 if none had to be stopped."""
     bytes_written: BytesWritten
-    parallelism: dict[StageName, int]
-    committed: CheckpointId | None
+    parallelism: dict[StageName, Count]
+    committed: Checkpoint | None
     """Up to here every sink was known to be committed when this checkpoint was published."""
     watermarks: dict[StageName, str] = {}
     """Up to where the results of each stage with event time are complete, as ISO 8601."""
-    counters: dict[str, int] = {}
+    counters: dict[str, Moment] = {}
     """What operators counted since the checkpoint began, as ``operator.name``."""
     scaling: dict[StageName, str] = {}
     """What autoscaling makes of this epoch, for stages of which it has something to say."""
@@ -83,8 +93,8 @@ class EpochPublished(_Event, frozen=True, kw_only=True):
 class EpochFailed(_Event, frozen=True, kw_only=True):
     """An attempt at an epoch published nothing."""
 
-    checkpoint: CheckpointId
-    attempt: int
+    checkpoint: Checkpoint
+    attempt: Count
     code: str
     message: str
 
@@ -97,13 +107,13 @@ class Committed(_Event, frozen=True, kw_only=True):
     """
 
     sink: SinkName
-    first: CheckpointId
-    last: CheckpointId
-    snapshot: int | None
-    rows: int
-    files: int
-    duration_s: float | None
-    watermark: int | None = None
+    first: Checkpoint
+    last: Checkpoint
+    snapshot: Moment | None
+    rows: Count
+    files: Count
+    duration_s: Seconds | None
+    watermark: Moment | None = None
     found: bool = False
 
 
@@ -111,9 +121,9 @@ class CommitRetried(_Event, frozen=True, kw_only=True):
     """A commit's outcome is unknown, or a listener failed; the table will be asked, or the listener told, again."""
 
     sink: SinkName
-    first: CheckpointId
-    last: CheckpointId
-    attempt: int
+    first: Checkpoint
+    last: Checkpoint
+    attempt: Count
     message: str
 
 
@@ -139,8 +149,8 @@ class Rescaled(_Event, frozen=True, kw_only=True):
     """A stage runs with another number of subtasks from the next epoch on (B2)."""
 
     stage: StageName
-    old: int
-    new: int
+    old: Count
+    new: Count
     reason: str | None = None
     """Why autoscaling did it; None when the user asked for it."""
 
@@ -149,28 +159,28 @@ class InFlightDropped(_Event, frozen=True, kw_only=True):
     """Records in flight were thrown away because the user asked for it at the start (B15)."""
 
     edge: EdgeName
-    checkpoint: CheckpointId
+    checkpoint: Checkpoint
     """The restored checkpoint in which they were in flight."""
-    rows: int
-    bytes: int
+    rows: Count
+    bytes: Count
 
 
 class SavepointTaken(_Event, frozen=True, kw_only=True):
     """A copy of a checkpoint was finished elsewhere (B14)."""
 
     path: str
-    checkpoint: CheckpointId
-    rows_in_flight: int
-    files: int
-    bytes: int
-    duration_s: float
+    checkpoint: Checkpoint
+    rows_in_flight: Count
+    files: Count
+    bytes: Count
+    duration_s: Seconds
 
 
 class SavepointFailed(_Event, frozen=True, kw_only=True):
     """A savepoint could not be written; nothing of it is under its name."""
 
     path: str
-    checkpoint: CheckpointId
+    checkpoint: Checkpoint
     error: ErrorReport
 
 
@@ -178,23 +188,23 @@ class TableKept(_Event, frozen=True, kw_only=True):
     """Upkeep changed a table, or has something to say about it. Rows are the same as before."""
 
     sink: SinkName
-    manifests_merged: int
-    files_compacted: int
-    files_written: int
-    snapshots_expired: int
-    orphans_removed: int
-    bytes_removed: int
+    manifests_merged: Count
+    files_compacted: Count
+    files_written: Count
+    snapshots_expired: Count
+    orphans_removed: Count
+    bytes_removed: Count
     held_by: str | None
     """Who keeps snapshots from expiring that are old enough: a commit user or a consumer."""
     notes: list[str]
-    duration_s: float
+    duration_s: Seconds
 
 
 class UpkeepFailed(_Event, frozen=True, kw_only=True):
     """Upkeep of a table failed and will be tried again; the query goes on."""
 
     sink: SinkName
-    attempt: int
+    attempt: Count
     message: str
 
 
@@ -222,6 +232,8 @@ Event: TypeAlias = (
     | QueryStopped
 )
 
+LINE_BYTES_MAX = 4 << 20
+"""No event is that long; a line that is may cost many times its length to decode."""
 _ENCODER = msgspec.json.Encoder()
 _DECODER: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
 # Every event begins with its tag, and inside JSON strings quotes are escaped: nothing else looks like this.
@@ -229,8 +241,8 @@ _BEGIN = b'{"event":'
 
 
 def encode_event(event: Event) -> bytes:
-    """One line, with its line break."""
-    line = _ENCODER.encode(event) + b"\n"
+    """One line, with its line break, without secrets of URLs and messages."""
+    line = redacted(_ENCODER.encode(event).decode()).encode() + b"\n"
     assert line.startswith(_BEGIN)
     return line
 
@@ -242,8 +254,11 @@ def decode_events(data: bytes) -> list[Event]:
     """
     events: list[Event] = []
     for line in data.split(b"\n"):
+        begin = max(0, line.rfind(_BEGIN))
+        if len(line) - begin > LINE_BYTES_MAX:
+            continue
         try:
-            events.append(_DECODER.decode(line[max(0, line.rfind(_BEGIN)) :]))
-        except (msgspec.DecodeError, UnicodeDecodeError):
+            events.append(_DECODER.decode(line[begin:]))
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             continue
     return events

@@ -17,7 +17,7 @@ FOLDER = "attempts"
 REMEMBERED = 100
 """Checkpoints for which winners are remembered. A list that turns up later than that is only forgotten: a storage that
 lists late must never make a winner look like a loser."""
-_NAME = re.compile(r"/(?P<checkpoint>\d{10})-g(?P<generation>\d+)-s\d+-a(?P<attempt>[^/]+)\.txt$")
+_NAME = re.compile(r"/(?P<checkpoint>[0-9]{10})-g(?P<generation>[0-9]{1,10})-s[0-9]+-a(?P<attempt>[^/]+)\.txt$")
 
 
 def attempt_path(sink: str, *, checkpoint: int, generation: int, subtask: int, attempt: str) -> str:

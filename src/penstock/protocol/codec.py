@@ -7,13 +7,16 @@ from dataclasses import dataclass
 import msgspec
 import xxhash
 
-from penstock.protocol.manifest import FORMAT_VERSION, Manifest
+from penstock.protocol.manifest import FORMAT_VERSION, Manifest, Number
+from penstock.protocol.trust import why_not
 
+# Texts that are not UTF-8 and structures that are nested without end are no mistakes of the decoder's grammar.
+_UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _manifest_decoder = msgspec.json.Decoder(Manifest)
 
 
 class _Version(msgspec.Struct):
-    format: int
+    format: Number
 
 
 class _Seal(msgspec.Struct, forbid_unknown_fields=True):
@@ -43,7 +46,7 @@ def decode_manifest(data: bytes) -> Manifest | Unreadable | TooNew:
     body, _, rest = data.partition(b"\n")
     try:
         seal = msgspec.json.decode(rest, type=_Seal)
-    except msgspec.DecodeError as error:
+    except _UNDECODABLE as error:
         return Unreadable(f"its checksum line cannot be read ({error}); {len(data)} bytes in all")
     found = xxhash.xxh3_64_hexdigest(body)
     if found != seal.xxh3_64:
@@ -52,6 +55,8 @@ def decode_manifest(data: bytes) -> Manifest | Unreadable | TooNew:
         version = msgspec.json.decode(body, type=_Version).format
         if version > FORMAT_VERSION:
             return TooNew(version)
-        return _manifest_decoder.decode(body)
-    except msgspec.DecodeError as error:
+        manifest = _manifest_decoder.decode(body)
+    except _UNDECODABLE as error:
         return Unreadable(str(error))
+    fault = why_not(manifest)
+    return manifest if fault is None else Unreadable(fault)

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from penstock.protocol.ids import CheckpointId, Generation
 
-_NAME = re.compile(r"/(?P<checkpoint>\d{10})-g(?P<generation>\d+)-")
+_NAME = re.compile(r"/(?P<checkpoint>[0-9]{10})-g(?P<generation>[0-9]{1,10})-")
 
 
 def file_path(
@@ -22,10 +22,9 @@ def file_path(
 
 
 def written_for(path: str) -> int:
-    """The checkpoint whose epoch wrote a file; no older checkpoint names it."""
+    """The checkpoint whose epoch wrote a file; no older checkpoint names it. 0 for a name that we do not give."""
     match = _NAME.search(path)
-    assert match is not None, path
-    return int(match["checkpoint"])
+    return 0 if match is None else int(match["checkpoint"])
 
 
 def garbage(

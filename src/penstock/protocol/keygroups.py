@@ -7,6 +7,7 @@ Each subtask therefore owns one contiguous range, and rescaling only re-cuts ran
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Annotated
 
 import msgspec
 import numpy as np
@@ -15,12 +16,14 @@ import numpy.typing as npt
 MAX_PARALLELISM_LIMIT = 1 << 15
 DEFAULT_MAX_PARALLELISM = 128
 
+Bound = Annotated[int, msgspec.Meta(ge=0, le=MAX_PARALLELISM_LIMIT)]
+
 
 class KeyGroupRange(msgspec.Struct, frozen=True, array_like=True, order=True):
     """The key groups `lo` to `hi` - 1."""
 
-    lo: int
-    hi: int
+    lo: Bound
+    hi: Bound
 
     def __len__(self) -> int:
         return max(0, self.hi - self.lo)

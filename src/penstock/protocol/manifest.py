@@ -5,11 +5,20 @@ FORMAT.md describes every field for other readers; `FORMAT_VERSION` changes when
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
-from penstock.protocol.keygroups import KeyGroupRange
+from penstock.protocol.keygroups import MAX_PARALLELISM_LIMIT, KeyGroupRange
 
 FORMAT_VERSION = 1
+
+# What a decoder accepts: a manifest may come from anybody, and code behind it counts and allocates by these numbers.
+Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
+Moment = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+Number = Annotated[int, msgspec.Meta(ge=0, le=9_999_999_999)]
+"""Of a checkpoint or a generation: file names have ten digits for it."""
+Subtasks = Annotated[int, msgspec.Meta(ge=1, le=MAX_PARALLELISM_LIMIT)]
 
 Payload = bytes
 """Bytes of a sink; encoded in base64 where a manifest is JSON."""
@@ -27,24 +36,24 @@ class Span(_Value, frozen=True, array_like=True, kw_only=True):
     """
 
     ranges: tuple[KeyGroupRange, ...]
-    cursor: int
-    rows_left: int
+    cursor: Count
+    rows_left: Count
 
 
 class Segment(_Value, frozen=True, kw_only=True):
     """An immutable file of in-flight records of one edge, with how far each range of key groups was read."""
 
     path: str
-    epoch: int
-    producer: int
-    sequence: int
-    rows: int
-    bytes: int
+    epoch: Number
+    producer: Count
+    sequence: Count
+    rows: Count
+    bytes: Count
     checksum: str
-    watermark: int | None = None
+    watermark: Moment | None = None
     """In effect when these rows arrived, so before their own event times count (A10)."""
     spans: tuple[Span, ...]
-    arrival: int | msgspec.UnsetType = msgspec.UNSET
+    arrival: Number | msgspec.UnsetType = msgspec.UNSET
     """The epoch whose micro-batch these rows came with, where it is not `epoch`: see `arrived`."""
 
     @property
@@ -73,11 +82,11 @@ class EdgeState(_Value, frozen=True, kw_only=True):
     whoever has consumed all segments; before, the lowest of the unread ones is.
     """
 
-    accepted: int = 0
-    consumed: int = 0
-    dropped: int = 0
+    accepted: Count = 0
+    consumed: Count = 0
+    dropped: Count = 0
     segments: tuple[Segment, ...] = ()
-    watermark: int | None = None
+    watermark: Moment | None = None
 
     @property
     def rows_in_flight(self) -> int:
@@ -92,8 +101,8 @@ class StateFile(_Value, frozen=True, kw_only=True):
     """An immutable sorted file of keyed state; valid for `ranges`, replaced by newer files elsewhere."""
 
     path: str
-    rows: int
-    bytes: int
+    rows: Count
+    bytes: Count
     checksum: str
     ranges: tuple[KeyGroupRange, ...]
 
@@ -102,8 +111,8 @@ class Committable(_Value, frozen=True):
     """What one writer wrote in one epoch, in the sink's own bytes (never a pickle)."""
 
     payload: Payload
-    rows: int
-    bytes: int
+    rows: Count
+    bytes: Count
 
 
 class PendingCommit(_Value, frozen=True, kw_only=True):
@@ -112,9 +121,9 @@ class PendingCommit(_Value, frozen=True, kw_only=True):
     `watermark`: the minimum over the sink's active writers, in milliseconds, frozen when it was published (C7).
     """
 
-    checkpoint: int
+    checkpoint: Number
     committables: tuple[Committable, ...]
-    watermark: int | None = None
+    watermark: Moment | None = None
 
     @property
     def rows(self) -> int:
@@ -125,7 +134,7 @@ class TableMark(_Value, frozen=True, kw_only=True):
     """Which table a sink writes to: its name, and when it was made, if the table tells."""
 
     name: str
-    made_at_ms: int | None = None
+    made_at_ms: Moment | None = None
 
 
 class SinkState(_Value, frozen=True, kw_only=True):
@@ -135,12 +144,12 @@ class SinkState(_Value, frozen=True, kw_only=True):
     `listeners` are the states that commit listeners had when `committed` was their last news (C8).
     """
 
-    committed: int | None = None
-    snapshot: int | None = None
-    watermark: int | None = None
+    committed: Number | None = None
+    snapshot: Count | None = None
+    watermark: Moment | None = None
     pending: tuple[PendingCommit, ...] = ()
     listeners: dict[str, Payload] = {}
-    floor: int | msgspec.UnsetType = msgspec.UNSET
+    floor: Count | msgspec.UnsetType = msgspec.UNSET
     """Every commit of ours in a table snapshot up to this one is acknowledged, so what is pending can only be in later
     ones; `snapshot` says the same where there is none."""
     table: TableMark | msgspec.UnsetType = msgspec.UNSET
@@ -150,7 +159,7 @@ class SinkState(_Value, frozen=True, kw_only=True):
 class SourcePosition(_Value, frozen=True, kw_only=True):
     """The last micro-batch ingested, and enough to notice a source checkpoint that does not fit (A12)."""
 
-    batch_id: int | None = None
+    batch_id: Count | None = None
     offsets_digest: str | None = None
     query_id: str | None = None
     rewind: bool = False
@@ -160,25 +169,25 @@ class SourcePosition(_Value, frozen=True, kw_only=True):
 class SourceClock(_Value, frozen=True, kw_only=True):
     """Event time of one source: the largest seen, the watermark made of it, and when rows last arrived."""
 
-    max_event_time: int | None = None
-    watermark: int | None = None
-    active_at: int | None = None
+    max_event_time: Moment | None = None
+    watermark: Moment | None = None
+    active_at: Moment | None = None
 
 
 class Timer(_Value, frozen=True, kw_only=True):
     """The earliest moments at which an operator has something to do without input, for some key groups."""
 
     groups: KeyGroupRange
-    event_time: int | None = None
-    processing_time: int | None = None
+    event_time: Moment | None = None
+    processing_time: Moment | None = None
 
 
 class StageClock(_Value, frozen=True, kw_only=True):
     """Event time of one stage: up to where its results are complete, and what waits for time to pass."""
 
-    watermark: int | None = None
+    watermark: Moment | None = None
     timers: dict[str, tuple[Timer, ...]] = {}
-    rescaled: int | msgspec.UnsetType = msgspec.UNSET
+    rescaled: Number | msgspec.UnsetType = msgspec.UNSET
     """The last checkpoint at which its parallelism changed while rows were in flight: see `protocol.order`."""
 
 
@@ -216,25 +225,25 @@ class PipelineShape(_Value, frozen=True, kw_only=True):
 class Manifest(_Value, frozen=True, kw_only=True):
     """One checkpoint."""
 
-    format: int
+    format: Number
     library: str
     identity: str
-    checkpoint: int
-    parent: int | None
-    generation: int
+    checkpoint: Number
+    parent: Number | None
+    generation: Number
     created_at: str
-    max_parallelism: int
-    parallelism: dict[str, int]
+    max_parallelism: Subtasks
+    parallelism: dict[str, Subtasks]
     shape: PipelineShape
     source: SourcePosition
     edges: dict[str, EdgeState]
     state: dict[str, tuple[StateFile, ...]]
     sinks: dict[str, SinkState]
-    now: int = 0
+    now: Moment = 0
     """Processing time of the epoch, in microseconds; never goes back."""
     sources: dict[str, SourceClock] = {}
     stages: dict[str, StageClock] = {}
-    counters: dict[str, int] = {}
+    counters: dict[str, Moment] = {}
     """What operators counted since the checkpoint began, as ``operator.name``."""
 
     @property

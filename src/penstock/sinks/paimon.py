@@ -17,7 +17,7 @@ from penstock.errors import ConfigError, TableMismatch
 from penstock.protocol.ids import CheckpointId
 from penstock.sinks.base import Committable, Routing, TableMark, WriterContext
 from penstock.sinks.listeners import CommitListener
-from penstock.sinks.paimon_local import as_local
+from penstock.sinks.paimon_local import as_local, readable
 from penstock.sinks.partition_done import PartitionDone
 from penstock.sinks.upkeep import Keeper, Upkeep
 
@@ -126,8 +126,9 @@ class Paimon:
             table = paimon_open.create_table(self.warehouse, self.table, self._schema(schema))
             # Somebody else may have made another one meanwhile.
             kind = paimon_kinds.check_kind(table)
-        paimon_kinds.check_wanted(table, self.primary_key, self.bucket_key, self.buckets, self.merge_engine)
-        paimon_schema.check_columns(self._stored(schema, kind.columns), table, self.partition_by)
+        with readable(self.description):
+            paimon_kinds.check_wanted(table, self.primary_key, self.bucket_key, self.buckets, self.merge_engine)
+            paimon_schema.check_columns(self._stored(schema, kind.columns), table, self.partition_by)
 
     def taken_over(self, checkpoint: CheckpointId, pending: Sequence[Committable]) -> Paimon:
         """The same sink, whose rows are newer than all that the table holds or is about to get."""
@@ -136,8 +137,9 @@ class Paimon:
         from penstock.sinks.paimon_sequence import known_sequences, shift_above
 
         table = open_table(self.warehouse, self.table)
-        kind = Kind.of(table)
-        shift = shift_above(checkpoint, known_sequences(table, pending)) if kind.bucketed else 0
+        with readable(self.description):
+            kind = Kind.of(table)
+            shift = shift_above(checkpoint, known_sequences(table, pending)) if kind.bucketed else 0
         return dataclasses.replace(self, _sequence_shift=shift, _buckets_at_start=kind.buckets)
 
     def open_writer(self, context: WriterContext, schema: pa.Schema) -> PaimonWriter:
@@ -166,7 +168,8 @@ class Paimon:
     def open_committer(self, commit_user: str) -> PaimonCommitter:
         from penstock.sinks.paimon_commit import PaimonCommitter
 
-        return PaimonCommitter(self.warehouse, self.table, commit_user)
+        with readable(self.description):
+            return PaimonCommitter(self.warehouse, self.table, commit_user)
 
     def _existing_or_drafted(self, schema: pa.Schema) -> tuple[Any, Kind]:
         """The table, or None, and the kind it has or would have."""
@@ -181,7 +184,8 @@ class Paimon:
                 table=self.table,
             )
         drafted = paimon_open.draft_table(self.table, self._schema(schema)) if table is None else table
-        return table, paimon_kinds.check_kind(drafted)
+        with readable(self.description):
+            return table, paimon_kinds.check_kind(drafted)
 
     def _schema(self, schema: pa.Schema) -> Any:
         """The table to be made, as pypaimon describes it."""

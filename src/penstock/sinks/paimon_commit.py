@@ -17,7 +17,7 @@ import struct
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 from penstock.errors import CommitFailed, CorruptFile, Fenced, PenstockError, TablePositionMismatch
@@ -26,6 +26,7 @@ from penstock.protocol.ids import CheckpointId, Generation
 from penstock.sinks import paimon_local as local
 from penstock.sinks import paimon_private as private
 from penstock.sinks.base import CommitPermit, CommitReceipt, Committable, files_missing
+from penstock.sinks.paimon_fence import is_data_file
 from penstock.sinks.paimon_history import History
 from penstock.sinks.paimon_open import open_table
 
@@ -33,6 +34,10 @@ from penstock.sinks.paimon_open import open_table
 _PATIENCE = {"commit.max-retries": "50", "commit.min-retry-wait": "2 ms", "commit.max-retry-wait": "200 ms"}
 
 _QUESTIONS_AT_ONCE = 16
+
+
+# What pypaimon raises on bytes that are no commit message, or one that our writers do not write.
+_UNDECODABLE = (ValueError, LookupError, ArithmeticError, TypeError, AttributeError, MemoryError, struct.error)
 
 
 class _Halt(BaseException):
@@ -76,8 +81,9 @@ class PaimonCommitter:
 
         Raises: `TablePositionMismatch` when the table lost a commit that this committer has seen.
         """
-        self._history.ask(oldest_snapshot, floor)
-        return self._history.told(oldest_snapshot, limit, floor)
+        with self._readable():
+            self._history.ask(oldest_snapshot, floor)
+            return self._history.told(oldest_snapshot, limit, floor)
 
     def holds(self, committables: Sequence[Committable]) -> bool:
         """As `Committer.holds`."""
@@ -103,7 +109,9 @@ class PaimonCommitter:
         if not committables:
             return CommitReceipt(permit.checkpoint, snapshot=None, rows=0, files=0)
         self._checkpoint, self._watermark, self._still_leader = permit.checkpoint, watermark, still_leader
-        if self._ask_before():
+        with self._readable():
+            held = self._ask_before()
+        if held:
             return self._held()
         self._require_files(committables)
         messages = [self._decode(committable) for committable in committables]
@@ -116,8 +124,9 @@ class PaimonCommitter:
         except Exception as error:
             raise self._unknown_outcome(error) from error
         # Our try made it, or a rival's under the same commit user did: the table says.
-        self._history.ask()
-        return self._held()
+        with self._readable():
+            self._history.ask()
+            return self._held()
 
     def missing_files(self, committables: Sequence[Committable]) -> tuple[str, ...]:
         """Data files of committables that are gone."""
@@ -148,7 +157,7 @@ class PaimonCommitter:
 
     def remove(self, files: Sequence[str]) -> None:
         """Removes files that writers announced; a file that the table lists stays."""
-        paths = (private.absolute_in_table(self._table, file) for file in files)
+        paths = (private.absolute_in_table(self._table, file) for file in files if is_data_file(file))
         self._remove_unlisted({path.rpartition("/")[2]: path for path in paths if self._table.file_io.exists(path)})
 
     def _data_paths(self, committables: Sequence[Committable]) -> dict[str, str]:
@@ -163,15 +172,19 @@ class PaimonCommitter:
 
     def _named(self, paths: Mapping[str, str]) -> Counter[str]:
         """Of these files the ones that the newest snapshot's manifests name: 1 where it lists one, 0 if removed."""
-        latest = self._files.latest()
-        entries = self._files.entries(latest, frozenset(paths)) if latest is not None and paths else ()
         counts: Counter[str] = Counter()
-        for entry in entries:
-            counts[entry.file.file_name] += 1 if entry.kind == 0 else -1
+        with self._readable():
+            latest = self._files.latest()
+            entries = self._files.entries(latest, frozenset(paths)) if latest is not None and paths else ()
+            for entry in entries:
+                counts[entry.file.file_name] += 1 if entry.kind == 0 else -1
         return counts
 
     def _listed(self, paths: Mapping[str, str]) -> set[str]:
         return {name for name, count in self._named(paths).items() if count > 0}
+
+    def _readable(self) -> AbstractContextManager[None]:
+        return local.readable(str(self._table.table_path))
 
     def close(self) -> None:
         """Nothing stays open between calls."""
@@ -204,7 +217,8 @@ class PaimonCommitter:
         self._history.trust()
 
     def _held(self) -> CommitReceipt:
-        receipt = self._history.receipt()
+        with self._readable():
+            receipt = self._history.receipt()
         if receipt is None or receipt.checkpoint < self._checkpoint:
             raise self._unknown_outcome(None)
         return receipt
@@ -263,8 +277,10 @@ class PaimonCommitter:
 
     def _decode(self, committable: Committable) -> private.Message:
         try:
-            return private.decode(self._table, committable.payload)
-        except (ValueError, IndexError, struct.error) as error:
+            message = private.decode(self._table, committable.payload)
+            private.require_additions(self._table, message)
+            return message
+        except _UNDECODABLE as error:
             raise CorruptFile(
                 f"a committable of table {self._table.table_path} cannot be read: {error}",
                 cause="the checkpoint is damaged, or was written with a pypaimon that this one does not understand",

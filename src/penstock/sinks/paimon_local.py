@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 import threading
 import uuid
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from penstock.errors import PenstockError, StorageFailed, storage_failed
+from penstock.errors import CorruptFile, PenstockError, StorageFailed, storage_failed
 
 
 def as_local(warehouse: str) -> str | None:
@@ -126,6 +126,25 @@ def storage_error(error: BaseException | None, path: str) -> PenstockError | Non
         seen.append(error)
         error = error.__cause__ or error.__context__
     return None
+
+
+@contextmanager
+def readable(path: str) -> Iterator[None]:
+    """Whatever pypaimon raises on metadata that is damaged, missing or forged becomes an error with a code.
+
+    Raises: `CorruptFile`, `StorageFailed`, `MissingFile`.
+    """
+    try:
+        yield
+    except PenstockError:
+        raise
+    except Exception as error:
+        raise storage_error(error, path) or CorruptFile(
+            f"{path}: {type(error).__name__}: {error}",
+            cause="a file of the table is damaged or missing, or another engine changed the table meanwhile",
+            next_step="read the table with another engine; restore it from a copy if that cannot either",
+            path=path,
+        ) from error
 
 
 def unwritable(folder: Path, error: OSError) -> StorageFailed:

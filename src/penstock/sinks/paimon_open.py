@@ -10,6 +10,7 @@ from pypaimon import CatalogFactory, Schema
 from pypaimon.catalog.catalog_exception import TableNotExistException
 
 from penstock.errors import PenstockError, StorageFailed, TableMismatch, TableRefused
+from penstock.sinks import paimon_fence as fence
 from penstock.sinks import paimon_local as local
 from penstock.sinks import paimon_private as private
 
@@ -33,12 +34,18 @@ def open_table(warehouse: str, name: str) -> private.Table:
 def find_table(warehouse: str, name: str) -> private.Table | None:
     """An existing table, or None.
 
-    Raises: `StorageFailed` when the warehouse cannot be read.
+    Raises: `StorageFailed` when the warehouse cannot be read; `UnsafeName` where a link leads out of the table.
     """
     try:
-        return CatalogFactory.create({"warehouse": warehouse}).get_table(name)
-    except TableNotExistException:
+        root = local.as_local(warehouse)
+        if root is not None:
+            database, _, own = name.partition(".")
+            fence.require_plain(Path(root, f"{database}.db", own))
+        return fence.fenced(CatalogFactory.create({"warehouse": warehouse}).get_table(name))
+    except (TableNotExistException, FileNotFoundError, NotADirectoryError):
         return None
+    except PenstockError:
+        raise
     except Exception as error:
         raise local.storage_error(error, warehouse) or StorageFailed(
             f"table {name} in {warehouse} cannot be opened: {error}",

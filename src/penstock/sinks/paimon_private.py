@@ -27,6 +27,8 @@ from pypaimon.write.commit_message_serializer import VERSION, deserialize_commit
 from pypaimon.write.file_store_commit import FileStoreCommit
 from pypaimon.write.file_store_write import FileStoreWrite
 
+from penstock.sinks.paimon_fence import is_data_file
+
 if not logging.getLogger("pypaimon").level:
     # pypaimon tells of every commit and file at INFO; whoever set a level already wants to hear it.
     logging.getLogger("pypaimon").setLevel(logging.WARNING)
@@ -154,6 +156,27 @@ def decode(table: Table, payload: bytes) -> Message:
     return deserialize_commit_message(
         payload[1:], table.partition_keys_fields, table.trimmed_primary_keys_fields, version=payload[0]
     )
+
+
+_ADDED = "new_files"
+_PLACE = {"partition", "bucket", _ADDED, "check_from_snapshot", "total_buckets"}
+
+
+def require_additions(table: Table, message: Message) -> None:
+    """Our writers only add data files, inside the table. A committable of a forged checkpoint could do anything else.
+
+    Raises: `ValueError`.
+    """
+    more = [name for name, value in vars(message).items() if name not in _PLACE and value]
+    if more:
+        raise ValueError(f"it changes {', '.join(more)}")
+    for file in message.new_files:
+        if file.external_path or file.extra_files:
+            raise ValueError(f"{file.file_name!r} has files outside of its place")
+    root = _root(table)
+    for name, path in data_paths(table, message).items():
+        if "/" in name or not path.startswith(root) or not is_data_file(path[len(root) :]):
+            raise ValueError(f"{name!r} is no data file of the table")
 
 
 def data_paths(table: Table, message: Message) -> dict[str, str]:

@@ -68,6 +68,7 @@ class FileRun:
         opened = ArrowFile(store, file.path, file.checksum, mapped=True)
         try:
             places = places_in(file.path, opened.schema, schema)
+            opened.require_groups(max_parallelism)
         except BaseException:
             opened.close()
             raise

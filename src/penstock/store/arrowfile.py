@@ -7,7 +7,9 @@ latter. A reader that got a batch got what was written, or a `CorruptFile`.
 
 from __future__ import annotations
 
-from pathlib import Path
+import errno
+import os
+import stat
 from types import TracebackType
 from typing import Any, NamedTuple, NoReturn, Self
 
@@ -16,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.errors import CorruptFile, FormatTooNew, storage_failed
+from penstock.store.arrowcheck import BatchCheck, fault_in_message
 from penstock.store.arrowindex import (
     ARROW_FILE_VERSION,
     MAGIC,
@@ -43,10 +46,18 @@ _MAP_TRIES = 2
 """Where copies do not fit beside each other, the next one may be gone as quickly."""
 _TAIL_GUESS_BYTES = 32 << 10  # holds the index of most files, so that opening one costs one read
 
-# Batches of memory-mapped files that this process has verified: (store, path, file checksum, time of the file on this
-# machine, batch). A copy that was fetched anew has another time.
-_verified: set[tuple[str, str, str, int, int]] = set()
+# Batches of memory-mapped files that this process has verified: (store, path, file checksum, file on this machine,
+# batch). A copy that was fetched anew is another file.
+_verified: set[tuple[str, str, str, FileStamp, int]] = set()
 _VERIFIED_MAX = 1 << 16
+
+
+class FileStamp(NamedTuple):
+    """Tells a file on this machine from another one of the same name."""
+
+    written_ns: int
+    inode: int
+    bytes: int
 
 
 class FileInfo(NamedTuple):
@@ -71,7 +82,7 @@ class ArrowFileWriter:
         compression: Compression | None = None,
         meta: Meta | None = None,
     ) -> None:
-        _refuse_dictionaries(schema)
+        assert not has_dictionary(schema), "dictionary columns are decoded before they are stored"
         self._path, self._schema, self._kind, self._compression = path, schema, kind, compression
         self._meta = meta or {}
         self._options = pa.ipc.IpcWriteOptions(compression=compression, use_threads=False)
@@ -170,6 +181,7 @@ class ArrowFile:
             if not (mapped and store.drop_copy(path)):
                 raise
             index = self._open(expected_checksum, mapped=mapped)
+        self._check = BatchCheck(self.schema)
         self.kind, self.compression, self.meta = index.kind, index.compression, index.meta
         self.batches = index.batches
         self.rows = sum(batch.rows for batch in index.batches)
@@ -186,6 +198,12 @@ class ArrowFile:
             self._reader.close()
             raise
         return index
+
+    def require_groups(self, max_parallelism: int) -> None:
+        """Raises: `CorruptFile` for rows whose key group is not known, or is none."""
+        for number, info in enumerate(self.batches):
+            if info.rows and (not info.groups or info.groups[-1] >= max_parallelism):
+                self.corrupt(f"batch {number} has rows outside of key groups 0 to {max_parallelism - 1}")
 
     def read_batch(self, number: int) -> pa.RecordBatch:
         """One batch, verified. Raises: `CorruptFile`."""
@@ -221,7 +239,8 @@ class ArrowFile:
     def _read_mapped(self, mapped: pa.Buffer, number: int) -> pa.RecordBatch:
         info = self.batches[number]
         message = mapped.slice(info.offset, info.length)
-        if self._verified_key(number) not in _verified:
+        known = self._verified_key(number) in _verified
+        if not known:
             if checksum_of(message) != info.checksum and self._store.drop_copy(self._path):
                 # This machine's disk has lost bytes; the file may have all of them.
                 self._map = self._map_file()
@@ -230,13 +249,15 @@ class ArrowFile:
                     return self.read_batch(number)
                 message = self._map.slice(info.offset, info.length)
             self._verify(f"batch {number}", message, info.checksum)
+        batch = self._decode(number, message, checked=known)
+        if not known:
             if len(_verified) >= _VERIFIED_MAX:
                 _verified.clear()
             _verified.add(self._verified_key(number))
-        return self._decode(number, message)
+        return batch
 
-    def _verified_key(self, number: int) -> tuple[str, str, str, int, int]:
-        return self._store.url, self._path, self.checksum, self._written_ns, number
+    def _verified_key(self, number: int) -> tuple[str, str, str, FileStamp, int]:
+        return self._store.url, self._path, self.checksum, self._stamp, number
 
     def _read_fresh(self, number: int) -> pa.RecordBatch:
         """Uncompressed arrays point into the bytes that were read, so these bytes are theirs alone."""
@@ -255,6 +276,7 @@ class ArrowFile:
             view[:begin] = self._schema_message
             self._reader.read_into(info.offset, view[begin:])
             self._verify(f"batch {number}", view[begin:], info.checksum)
+            self._refuse(number, fault_in_message(view[begin:], info.rows))
             stream = pa.py_buffer(view)
             batch = self._decode(number, stream, with_schema=True)
             # The format lets a writer leave a buffer uncompressed when that is smaller; such arrays would point into
@@ -263,30 +285,41 @@ class ArrowFile:
                 batch = self._decode(number, pa.py_buffer(bytes(view)), with_schema=True)
         return batch
 
-    def _decode(self, number: int, message: pa.Buffer, *, with_schema: bool = False) -> pa.RecordBatch:
+    def _decode(
+        self, number: int, message: pa.Buffer, *, with_schema: bool = False, checked: bool = False
+    ) -> pa.RecordBatch:
+        """`checked`: the same bytes were decoded before. The sizes in a stream were looked at by who has made it."""
+        if not with_schema and not checked:
+            self._refuse(number, fault_in_message(message, self.batches[number].rows))
         try:
             if with_schema:
                 batch = pa.ipc.open_stream(message, options=_READ_OPTIONS).read_next_batch()
             else:
                 batch = pa.ipc.read_record_batch(message, self.schema)
-        except (pa.ArrowException, OSError, StopIteration) as error:
-            self._corrupt(f"batch {number} cannot be decoded: {error}")
+        except (pa.ArrowException, OSError, StopIteration, ValueError) as error:
+            self.corrupt(f"batch {number} cannot be decoded: {error}")
         if batch.num_rows != self.batches[number].rows:
-            self._corrupt(f"batch {number} has {batch.num_rows} rows, its index says {self.batches[number].rows}")
+            self.corrupt(f"batch {number} has {batch.num_rows} rows, its index says {self.batches[number].rows}")
+        if not checked:
+            self._refuse(number, self._check.fault(batch))
         return batch
+
+    def _refuse(self, number: int, fault: str | None) -> None:
+        if fault is not None:
+            self.corrupt(f"batch {number} is no batch that Penstock has written: {fault}")
 
     def _read_index(self, expected_checksum: str | None) -> Index:
         size = self._reader.size
         tail = self._read(max(0, size - _TAIL_GUESS_BYTES), min(size, _TAIL_GUESS_BYTES))
         if len(tail) < TRAILER.size:
-            self._corrupt(f"it has {size} bytes only")
+            self.corrupt(f"it has {size} bytes only")
         length, digest, magic = TRAILER.unpack(tail[-TRAILER.size :])
         if magic != MAGIC:
-            self._corrupt(f"it ends with {magic!r}, not with {MAGIC!r}")
+            self.corrupt(f"it ends with {magic!r}, not with {MAGIC!r}")
         index_end = size - TRAILER.size
         stream_end = index_end - length
         if stream_end < len(_END_OF_STREAM):
-            self._corrupt(f"an index of {length} bytes does not fit into its {size} bytes")
+            self.corrupt(f"an index of {length} bytes does not fit into its {size} bytes")
         wanted_tail = length + len(_END_OF_STREAM)
         if wanted_tail > len(tail) - TRAILER.size:
             tail = self._read(index_end - wanted_tail, wanted_tail) + tail[-TRAILER.size :]
@@ -294,13 +327,13 @@ class ArrowFile:
         self._verify("the index", encoded, f"{digest:016x}")
         self.checksum = checksum_of(encoded)
         if expected_checksum is not None and self.checksum != expected_checksum:
-            self._corrupt(
+            self.corrupt(
                 f"it has checksum {self.checksum}, the checkpoint names {expected_checksum}: it is another file",
                 wanted=expected_checksum,
                 got=self.checksum,
             )
         if tail[-TRAILER.size - wanted_tail : -TRAILER.size - length] != _END_OF_STREAM:
-            self._corrupt("the end-of-stream marker before the index is damaged")
+            self.corrupt("the end-of-stream marker before the index is damaged")
         index = self._decode_index(encoded)
         self._check_coverage(index, stream_end - len(_END_OF_STREAM))
         return index
@@ -316,23 +349,31 @@ class ArrowFile:
                     path=self._path,
                 )
             return msgspec.json.decode(encoded, type=Index)
-        except msgspec.MsgspecError as error:
-            self._corrupt(f"its index cannot be decoded: {error}")
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            self.corrupt(f"its index cannot be decoded: {error}")
 
     def _check_coverage(self, index: Index, end: int) -> None:
         """Schema and batches lie end to end: no byte is outside of every checksum."""
         position = index.schema.length
         for number, info in enumerate(index.batches):
             if info.offset != position:
-                self._corrupt(f"batch {number} begins at byte {info.offset}, not at {position}")
+                self.corrupt(f"batch {number} begins at byte {info.offset}, not at {position}")
+            if not info.adds_up:
+                self.corrupt(f"the key groups of batch {number} do not add up to its {info.rows} rows")
             position += info.length
         if position != end:
-            self._corrupt(f"its batches end at byte {position}, not at {end}")
+            self.corrupt(f"its batches end at byte {position}, not at {end}")
 
     def _read_schema(self, info: SchemaInfo) -> pa.Schema:
         self._schema_message = self._read(0, info.length)
         self._verify("the schema", self._schema_message, info.checksum)
-        return pa.ipc.read_schema(pa.py_buffer(self._schema_message))
+        try:
+            schema = pa.ipc.read_schema(pa.py_buffer(self._schema_message))
+        except (pa.ArrowException, OSError, ValueError) as error:
+            self.corrupt(f"its schema cannot be decoded: {error}")
+        if has_dictionary(schema):
+            self.corrupt("its schema has a dictionary")
+        return schema
 
     def _read(self, offset: int, length: int) -> bytes:
         target = bytearray(length)
@@ -346,9 +387,8 @@ class ArrowFile:
             if local is None:
                 return None
             try:
-                self._written_ns = Path(local).stat().st_mtime_ns
-                with pa.memory_map(local) as file:
-                    return file.read_buffer()
+                self._stamp, mapping = _mapped(local)
+                return mapping
             except FileNotFoundError:
                 continue  # a copy may have gone since we asked for it: room was needed
             except OSError as error:
@@ -358,9 +398,10 @@ class ArrowFile:
     def _verify(self, what: str, data: Any, wanted: str) -> None:
         got = checksum_of(data)
         if got != wanted:
-            self._corrupt(f"{what} has checksum {got}, {wanted} was written", part=what, wanted=wanted, got=got)
+            self.corrupt(f"{what} has checksum {got}, {wanted} was written", part=what, wanted=wanted, got=got)
 
-    def _corrupt(self, seen: str, **fields: object) -> NoReturn:
+    def corrupt(self, seen: str, **fields: object) -> NoReturn:
+        """Raises: `CorruptFile`."""
         raise CorruptFile(
             f"{self._path}: {seen}",
             cause="bytes were lost or changed after the file had been written",
@@ -376,10 +417,27 @@ def _points_into(batch: pa.RecordBatch, message: pa.Buffer) -> bool:
     return any(begin <= buffer.address < end for buffer in buffers)
 
 
-def _refuse_dictionaries(schema: pa.Schema) -> None:
+def _mapped(local: str) -> tuple[FileStamp, pa.Buffer]:
+    """A regular file as memory, and what tells it from another one of that name."""
+    descriptor = os.open(local, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        info = os.fstat(descriptor)
+        if not stat.S_ISREG(info.st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file", local)
+        # What was looked at is what is mapped, where the system can name an open file.
+        opened = f"/proc/self/fd/{descriptor}"
+        with pa.memory_map(opened if os.path.exists(opened) else local) as file:  # noqa: PTH110 - a link of the kernel's
+            return FileStamp(info.st_mtime_ns, info.st_ino, info.st_size), file.read_buffer()
+    finally:
+        os.close(descriptor)
+
+
+def has_dictionary(schema: pa.Schema) -> bool:
     """A dictionary would be one more message, shared by batches, and a batch could not be read alone."""
     pending = [field.type for field in schema]
     while pending:
         kind = pending.pop()
-        assert not pa.types.is_dictionary(kind), "dictionary columns are decoded before they are stored"
+        if pa.types.is_dictionary(kind):
+            return True
         pending.extend(kind.field(number).type for number in range(kind.num_fields))
+    return False

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_left
-from typing import Any, Literal
+from operator import lt
+from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
@@ -20,7 +21,10 @@ MAGIC = b"PENSTOCK"
 TRAILER = struct.Struct("<IQ8s")  # length of the index, its xxh3_64, magic
 
 Compression = Literal["lz4", "zstd"]
-Meta = dict[str, str | int | None]
+Number = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+Meta = dict[str, str | Number | None]
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**48)]
+Group = Annotated[int, msgspec.Meta(ge=0, lt=1 << 15)]
 
 
 class BatchInfo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -29,23 +33,32 @@ class BatchInfo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Both are empty when the batch was written without key groups.
     """
 
-    offset: int
-    length: int
-    rows: int
+    offset: Count
+    length: Count
+    rows: Count
     checksum: str
-    groups: list[int]
-    counts: list[int]
+    groups: list[Group]
+    counts: list[Count]
 
     def rows_in(self, lo: int, hi: int) -> int:
         """How many rows have a key group from `lo` to `hi` - 1."""
         assert self.groups or not self.rows, "the batch was written without key groups"
         return sum(self.counts[bisect_left(self.groups, lo) : bisect_left(self.groups, hi)])
 
+    @property
+    def adds_up(self) -> bool:
+        """Whether the histogram is one: ascending key groups, and all rows of the batch in them."""
+        return (
+            len(self.groups) == len(self.counts)
+            and sum(self.counts) == (self.rows if self.groups else 0)
+            and all(map(lt, self.groups, self.groups[1:]))
+        )
+
 
 class SchemaInfo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The schema message, which begins the file."""
 
-    length: int
+    length: Count
     checksum: str
 
 

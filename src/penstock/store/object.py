@@ -30,8 +30,10 @@ from penstock.errors import ConfigError, StorageFailed, storage_failed
 from penstock.store.base import AlreadyExists, Entry, Store
 from penstock.store.cache import Cache, Spool
 from penstock.store.lines import LineLogs
+from penstock.store.local import READ_BYTES_MAX, too_large
 from penstock.store.objectfiles import PART_BYTES, ObjectReader, ObjectWriter, as_storage_failed, download
-from penstock.store.paths import check_folder, check_path
+from penstock.store.paths import check_folder, check_path, is_path
+from penstock.text import redacted
 
 MAPPED_FOLDER = "state/"
 """Read again in every epoch. Segments are read once, and only in part: no copies of them."""
@@ -59,6 +61,13 @@ def open_object_store(url: str) -> ObjectStore:
             f"checkpoint location {url!r}",
             cause="an object store is named by scheme://bucket/folder, without anything behind it",
             next_step="name a folder in a bucket, such as s3://bucket/checkpoints/totals",
+            url=url,
+        )
+    if redacted(bucket) != bucket:
+        raise ConfigError(
+            f"checkpoint location {url!r}",
+            cause="the URL holds credentials, and URLs are written to events and messages",
+            next_step="put them into the environment (docs/guide.md, Checkpoints on object stores), not into the URL",
             url=url,
         )
     place = f"{bucket}/{prefix}" if prefix else bucket
@@ -153,7 +162,8 @@ class ObjectStore:
         start = len(self._prefix) + 1 if self._prefix else 0
         with as_storage_failed(f"{self._bucket}/{folder}"):
             found = obstore.list(self._client, folder or None, chunk_size=1000).collect()
-        entries = sorted(Entry(meta["path"][start:], meta["size"]) for meta in found)
+        named = (Entry(meta["path"][start:], meta["size"]) for meta in found)
+        entries = sorted(entry for entry in named if is_path(entry.path))
         return _without_folders(entries)
 
     def delete(self, paths: Iterable[str]) -> None:
@@ -245,7 +255,10 @@ class ObjectStore:
 
     def _get(self, path: str) -> bytes:
         with as_storage_failed(self._where(path)):
-            return bytes(obstore.get(self._client, self._key(path)).bytes())
+            answer = obstore.get(self._client, self._key(path))
+            if answer.meta["size"] > READ_BYTES_MAX:
+                raise too_large(self._where(path), answer.meta["size"])
+            return bytes(answer.bytes())
 
     def _overwrite(self, path: str, data: bytes) -> None:
         with as_storage_failed(self._where(path)):

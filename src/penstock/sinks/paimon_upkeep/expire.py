@@ -94,7 +94,7 @@ def metadata(table: KeptTable, snapshot: Snapshot) -> set[Path]:
     names += [snapshot.index_manifest, *(meta.file_name for meta in (*table.manifests(snapshot), *changelog))]
     names += [name for meta in (*table.manifests(snapshot), *changelog) for name in meta.extra_files or ()]
     paths = {table.manifest_path(name) for name in names if name} | table.index_files(snapshot)
-    return paths | ({table.root / "statistics" / snapshot.statistics} if snapshot.statistics else set())
+    return paths | ({table.statistics_path(snapshot.statistics)} if snapshot.statistics else set())
 
 
 def changelog_data(table: KeptTable, snapshot: Snapshot) -> set[Path]:

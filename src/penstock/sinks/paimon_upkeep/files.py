@@ -25,10 +25,13 @@ from pypaimon.utils.file_store_path_factory import canonical_data_file_path
 
 from penstock.errors import TableRefused
 from penstock.protocol.upkeep import Retention
+from penstock.sinks import paimon_fence as fence
 from penstock.sinks import paimon_local as local
 from penstock.sinks import paimon_private as private
 from penstock.sinks.paimon_open import open_table
 from penstock.sinks.upkeep import Upkeep
+from penstock.store import beneath
+from penstock.store.paths import check_name
 
 Snapshot = Any
 ManifestMeta = Any
@@ -106,7 +109,7 @@ class KeptTable:
             return set()
         factory = self.table.path_factory()
         return {
-            Path(
+            self._inside(
                 factory.bucket_index_path(
                     tuple(entry.partition.values), entry.bucket, entry.index_file, self.table.file_io
                 )
@@ -122,24 +125,33 @@ class KeptTable:
         return [self.data_path(tuple(entry.partition.values), entry.bucket, name) for name in names]
 
     def data_path(self, partition: tuple[Any, ...], bucket: int, name: str) -> Path:
-        return Path(canonical_data_file_path(self.table, partition, bucket, name))
+        """Raises: `UnsafeName` where that is not inside the table's folder."""
+        return self._inside(canonical_data_file_path(self.table, partition, bucket, name))
 
     def manifest_path(self, name: str) -> Path:
-        return self.root / "manifest" / name
+        return self._inside(self.root / "manifest" / check_name(name))
+
+    def statistics_path(self, name: str) -> Path:
+        return self._inside(self.root / "statistics" / check_name(name))
+
+    def _inside(self, path: str | Path) -> Path:
+        """A name of a snapshot or a manifest, as a path that may be read, written and removed."""
+        return self.root / fence.inside(self.root, path)
 
     def pins(self) -> dict[Path, int]:
         """Files that hold a snapshot of their own, whatever expires: tags, and branches with their tags."""
-        roots = [self.root, *sorted((self.root / "branch").glob("branch-*"))]
+        branches = sorted((self.root / "branch").glob("branch-*"))
+        roots = [self.root, *(self._inside(branch) for branch in branches)]
         found = [path for root in roots for path in _files(root / "tag") if path.name.startswith("tag-")]
         found += [path for root in roots[1:] for path in _files(root / "snapshot") if _SNAPSHOT.fullmatch(path.name)]
         pins = {}
-        for path in found:
+        for path in map(self._inside, found):
             with suppress(FileNotFoundError):
                 pins[path] = path.stat().st_mtime_ns
         return pins
 
     def pinned(self, path: Path) -> Snapshot:
-        return JSON.from_json(path.read_text(encoding="utf-8"), Tag)
+        return JSON.from_json(self.table.file_io.read_file_utf8(str(path)), Tag)
 
     def keeps_changelogs(self) -> bool:
         """Whether changelogs outlive snapshots, so that more than snapshots refers to files."""
@@ -240,12 +252,13 @@ class KeptTable:
         count = size = 0
         for path in paths:
             with suppress(FileNotFoundError):
-                stat = path.stat()
-                path.unlink()
-                count, size = count + 1, size + stat.st_size
+                removed = beneath.unlink(self.root, fence.inside(self.root, path))
+                if removed is not None:
+                    count, size = count + 1, size + removed
         return count, size
 
 
 def _files(folder: Path) -> Iterator[Path]:
     with suppress(FileNotFoundError, NotADirectoryError):
-        yield from (path for path in folder.iterdir() if path.is_file())
+        if not folder.is_symlink():
+            yield from (path for path in folder.iterdir() if path.is_file() and not path.is_symlink())

@@ -6,7 +6,9 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable
 
+from penstock.errors import CorruptFile, PenstockError
 from penstock.sinks.base import Committable
+from penstock.sinks.paimon_local import readable, storage_error
 from penstock.sinks.paimon_upkeep.compact import compact, plan_compaction, why_not
 from penstock.sinks.paimon_upkeep.expire import Ages, expire, plan_expiry
 from penstock.sinks.paimon_upkeep.files import KeptTable
@@ -17,6 +19,21 @@ from penstock.sinks.upkeep import Upkeep, UpkeepReport
 
 ORPHANS_EVERY_S = 3600.0
 """Listing all files of a table is dear, and orphans are harmless."""
+
+
+def _told(error: Exception, table: KeptTable) -> str:
+    if isinstance(error, PenstockError):
+        return str(error)
+    known = storage_error(error, str(table.root))
+    if known is not None:
+        return f"{type(error).__name__}: {known}"
+    unread = CorruptFile(
+        f"upkeep of {table.root}: {type(error).__name__}: {error}",
+        cause="a file of the table is damaged, or another engine changed the table meanwhile",
+        next_step="try again; if it goes on, read the table with another engine. The table is as it was",
+        path=table.root,
+    )
+    return str(unread)
 
 
 class PaimonKeeper:
@@ -61,11 +78,12 @@ class PaimonKeeper:
         for action in (self._compact, self._merge, self._expire, self._remove_orphans):
             if self._stopping.is_set():
                 break
-            table = KeptTable(self._warehouse, self._name)
+            with readable(f"{self._warehouse}, table {self._name}"):
+                table = KeptTable(self._warehouse, self._name)
             try:
                 report = report.plus(action(table))
             except Exception as error:  # noqa: BLE001 - the table is as good as before, whatever it was
-                report = report.plus(UpkeepReport(failures=(f"{type(error).__name__}: {error}",)))
+                report = report.plus(UpkeepReport(failures=(_told(error, table),)))
         return report
 
     def _now_ms(self) -> int:

@@ -6,7 +6,6 @@ is named by no snapshot, tag, branch or pending committable. If any of these can
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -14,13 +13,12 @@ from pathlib import Path
 
 from penstock.errors import CorruptFile
 from penstock.protocol.manifest import Committable
+from penstock.sinks.paimon_fence import DATA_FILE, is_data_file
 from penstock.sinks.paimon_upkeep.expire import Pins, changelog_data, metadata
 from penstock.sinks.paimon_upkeep.files import KeptTable, ManifestMeta
+from penstock.store import beneath
 
-# Folders of a table that hold no data files.
-_METADATA = {"snapshot", "schema", "manifest", "tag", "branch", "consumer", "changelog", "index", "statistics"}
 _HIDDEN = re.compile(r"\.(snapshot-\d+|LATEST|EARLIEST)\.[0-9A-Za-z_.-]{36,}\.tmp")
-_DATA = re.compile(r".*[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}-\d+\.(parquet|orc|avro)(\.row)?")
 # Names of data files hold one. It is looked for in the committables' bytes, so those of other tables do no harm.
 _UUID = re.compile(rb"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _KINDS = {
@@ -59,7 +57,7 @@ def find_orphans(
     orphans = []
     for path in _candidates(table.root):
         try:
-            stat = path.stat()
+            stat = path.lstat()
         except FileNotFoundError:
             continue
         waits = not waiting.isdisjoint(_UUID.findall(path.name.encode()))
@@ -86,13 +84,14 @@ def named_files(table: KeptTable) -> set[str]:
 
 
 def _candidates(root: Path) -> list[Path]:
+    """Neither links nor what is behind them."""
     found = []
-    for kind, pattern in _KINDS.items():
-        found += [path for path in (root / kind).glob("*") if pattern.fullmatch(path.name)]
-    for folder, folders, names in os.walk(root):
-        here = Path(folder)
-        if here == root:
-            folders[:] = [name for name in folders if name not in _METADATA]
-        if here.name.startswith("bucket-"):
-            found += [here / name for name in names if _DATA.fullmatch(name)]
+    for entry in beneath.walk(root, ""):
+        *folders, name = entry.path.split("/")
+        if len(folders) == 1 and folders[0] in _KINDS:
+            pattern: re.Pattern[str] | None = _KINDS[folders[0]]
+        else:
+            pattern = DATA_FILE if is_data_file(entry.path) else None
+        if pattern is not None and pattern.fullmatch(name):
+            found.append(root / entry.path)
     return found

@@ -1,0 +1,67 @@
+"""Text that came from files, URLs or other libraries, made fit for people: no terminal commands, no secrets.
+
+One function each, so that every message, event and line of the command goes through the same rule.
+"""
+
+from __future__ import annotations
+
+import re
+
+HIDDEN = "***"
+
+# Terminals obey C0 and C1 controls; marks of writing direction and line separators make text look like other text.
+_UNPRINTABLE = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
+)
+_LINE_BREAKS = re.compile(r"[\t\n]")
+
+# In abfss://container@account the part before @ is no secret.
+_USER = re.compile(r"(?P<scheme>\b[A-Za-z][A-Za-z0-9+.-]*)://(?P<user>[^/\s\"'@?#]*(?:@[^/\s\"'@?#]*)*)@")
+_QUERY = re.compile(r"(?P<place>\b[A-Za-z][A-Za-z0-9+.-]*://[^\s\"'?#]*)\?(?P<query>[^\s\"'<>\\]*)")
+_PARAMETER = re.compile(r"=[^&#]*")
+_NAMED = re.compile(
+    r"(?P<name>[\w.-]*(?:secret|passwo?r?d|token|credential|signature|access[._-]?key|account[._-]?key)[\w.-]*"
+    r"\\?[\"']?\s*[=:]\s*\\?[\"']?)(?P<value>(?:Bearer |Basic )?[^\s\"'&,;)}\]\\]+)",
+    re.IGNORECASE,
+)
+_CONTAINER_SCHEMES = {"abfs", "abfss", "wasb", "wasbs"}
+
+
+def printable(text: str, *, lines: bool = False) -> str:
+    """The text with everything that a terminal would obey written out; line breaks and tabs stay with `lines`.
+
+    >>> printable("a\\x1b[2Jb\\n")
+    'a\\\\x1b[2Jb\\\\x0a'
+    """
+    shown = _UNPRINTABLE.sub(_escaped, text)
+    return shown if lines else _LINE_BREAKS.sub(_escaped, shown)
+
+
+def printable_json(text: str) -> str:
+    """A JSON document whose strings hold nothing that a terminal would obey; it means the same."""
+    return _UNPRINTABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+def redacted(text: str) -> str:
+    """The text without passwords in URLs, values in their query strings, and values that are called secrets.
+
+    >>> redacted("s3://me:pass@bucket/x?sig=1 and secret_key=abc")
+    's3://***@bucket/x?sig=*** and secret_key=***'
+    """
+    if "://" in text:
+        text = _QUERY.sub(_without_values, _USER.sub(_without_user, text))
+    return _NAMED.sub(rf"\g<name>{HIDDEN}", text)
+
+
+def _escaped(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
+
+def _without_user(match: re.Match[str]) -> str:
+    harmless = match["scheme"].lower() in _CONTAINER_SCHEMES and ":" not in match["user"]
+    return match[0] if harmless else f"{match['scheme']}://{HIDDEN}@"
+
+
+def _without_values(match: re.Match[str]) -> str:
+    return f"{match['place']}?{_PARAMETER.sub(f'={HIDDEN}', match['query'])}"
