@@ -55,6 +55,7 @@ PAIRS: dict[str, tuple[tuple[int, int], ...]] = {
     "multi_input": (*UP[:3], *((new, old) for old, new in UP[:3]), (1, 1), (7, 7)),
     "union": (*UP[:3], *((new, old) for old, new in UP[:3]), (1, 1), (7, 7)),
     "keyed_stages": ((12, 7), (7, 12)),
+    "slow_first": ((2, 5), (5, 2)),
     "keyed_broadcast": ((7, 2), (2, 7)),
     "broadcast": ((5, 2), (2, 5)),
 }

@@ -134,8 +134,8 @@ def set_cost(folder: Path, cost_s: float) -> None:
     hidden.rename(cost_file(folder))
 
 
-def read(spark: SparkSession, folder: Path, source: str) -> pen.Stream:
-    frame = stream(spark, folder / "in" / source, RECORD)
+def read(spark: SparkSession, folder: Path, source: str, files_per_batch: int = 1) -> pen.Stream:
+    frame = stream(spark, folder / "in" / source, RECORD, files_per_batch)
     return pen.read(frame, name=source, event_time="ts", watermark=DISORDER_US / 1e6)
 
 
@@ -190,6 +190,12 @@ def _windows_checks(faults: Faults, folder: Path, data: Input) -> None:
 def _pipeline(spark: SparkSession, folder: Path, cost: Cost) -> Sequence[pen.Output]:
     counted = read(spark, folder, "a").map_batches(lambda batch: batch).key_by("key").process(Count, name="count")
     return with_windows(counted, folder, cost)
+
+
+def _slow_first(spark: SparkSession, folder: Path, cost: float) -> Sequence[pen.Output]:
+    """Two files are two partitions of a micro-batch, so two lanes of a slow stage without a key; a key is in both."""
+    slow = read(spark, folder, "a", files_per_batch=2).map_batches(takes(cost), name="slow")
+    return [slow.key_by("key").process(Count, name="count").write(paimon(folder))]
 
 
 def _large(spark: SparkSession, folder: Path, cost: Cost) -> Sequence[pen.Output]:
@@ -359,6 +365,7 @@ LARGE = (100, 8 * BUFFER, 24 * BUFFER)
 
 SHAPES: dict[str, Shape] = {
     "pipeline": Shape(_pipeline, checks=_windows_checks),
+    "slow_first": Shape(_slow_first),
     "multi_input": Shape(_multi_input, ("a", "b", "c"), _windows_checks),
     "union": Shape(_union, ("a", "b", "c"), _windows_checks),
     "keyed_broadcast": Shape(_keyed_broadcast, ("a", "r"), _keyed_broadcast_checks),
