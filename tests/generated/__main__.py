@@ -16,14 +16,10 @@ import sys
 import time
 from collections.abc import Iterator
 
-import pyarrow as pa
-
 from tests.generated.oracle import Oracle
 from tests.generated.program import draw_program
-from tests.generated.run import Verdict, judge, judge_seed
-from tests.generated.shrink import shrunk
-
-_oracle: Oracle | None = None
+from tests.generated.run import Verdict, judge_seed
+from tests.generated.workers import one_thread, text_of
 
 
 def main(arguments: list[str]) -> int:
@@ -51,13 +47,8 @@ def _judged(seeds: range, options: argparse.Namespace) -> Iterator[tuple[int, st
 
         yield from judged_on_spark(seeds)
         return
-    with multiprocessing.get_context("spawn").Pool(options.processes, _one_thread, maxtasksperchild=50) as pool:
-        yield from pool.imap(_text_of, seeds, chunksize=20)
-
-
-def _one_thread() -> None:
-    """Arrow's threads only get in each other's way where every processor has a process of ours."""
-    pa.set_cpu_count(1)
+    with multiprocessing.get_context("spawn").Pool(options.processes, one_thread, maxtasksperchild=50) as pool:
+        yield from pool.imap(text_of, seeds, chunksize=20)
 
 
 def _told(seed: int, text: str) -> bool:
@@ -68,22 +59,6 @@ def _told(seed: int, text: str) -> bool:
     return bool(text)
 
 
-def _text_of(seed: int) -> tuple[int, str]:
-    """Empty if nothing differs."""
-    oracle = _database()
-    verdict = judge_seed(oracle, seed)
-    if verdict.passed:
-        return seed, ""
-    small = shrunk(verdict.program, lambda program: not judge(oracle, program).passed)
-    return seed, f"{judge(oracle, small)}\n(whole: {sorted(verdict.differences)})"
-
-
-def _database() -> Oracle:
-    global _oracle
-    _oracle = _oracle or Oracle()
-    return _oracle
-
-
 def _one(seed: int, *, on_spark: bool) -> int:
     if on_spark:
         from tests.generated.on_spark import judged_on_spark
@@ -92,7 +67,7 @@ def _one(seed: int, *, on_spark: bool) -> int:
         ((_, text),) = judged_on_spark([seed])
         print(text or "no difference")
         return 1 if text else 0
-    verdict: Verdict = judge_seed(_database(), seed)
+    verdict: Verdict = judge_seed(Oracle(), seed)
     print(verdict)
     print("no difference" if verdict.passed else "differs")
     return 0 if verdict.passed else 1

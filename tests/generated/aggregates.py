@@ -16,7 +16,6 @@ from tests.generated.kinds import (
     CENTS,
     INT,
     LINE,
-    LIST,
     NUMBER,
     QUARTER,
     SMALL,
@@ -29,8 +28,17 @@ from tests.generated.kinds import (
 
 WHOLE = (SMALL, NUMBER, INT, TINY)
 DECIMAL_SUM = Kind("decimal_sum", pa.decimal128(19, 2), lambda _: None)
-LISTED = {kind: Kind(f"list_of_{kind}", pa.list_(kind.arrow), lambda _: None, key=False, ordered=False)
-          for kind in (SMALL, NUMBER, INT, TEXT, CENTS)}  # fmt: skip
+_LISTABLE = (SMALL, NUMBER, INT, TEXT, CENTS)
+
+
+def _lists(name: str, *, bag: bool) -> dict[Kind, Kind]:
+    return {
+        kind: Kind(f"{name}_of_{kind}", pa.list_(kind.arrow), lambda _: None, key=False, ordered=False, bag=bag)
+        for kind in _LISTABLE
+    }
+
+
+LISTED, BAGS = _lists("list", bag=False), _lists("bag", bag=True)
 FEW = 3
 MANY = 100_000
 
@@ -70,8 +78,6 @@ class Function:
     ours: Callable[[str], Any]
     sql: str
     by_arrival: bool = False
-    bag: bool = False
-    """Gives a list, and not in an order that is known."""
 
 
 def _whole(kind: Kind) -> bool:
@@ -116,17 +122,15 @@ FUNCTIONS: dict[str, Function] = {
     ),
     "collect_list": Function(
         lambda kind: kind in LISTED,
-        lambda kind: LISTED[kind],
+        lambda kind: BAGS[kind],
         lambda column: pen.collect_list(column, MANY),
         f"coalesce({_VALUES}, [])",
-        bag=True,
     ),
     "collect_set": Function(
         lambda kind: kind in LISTED,
-        lambda kind: LISTED[kind],
+        lambda kind: BAGS[kind],
         lambda column: pen.collect_set(column, MANY),
         "coalesce(list(DISTINCT {c}) FILTER (WHERE {c} IS NOT NULL), [])",
-        bag=True,
     ),
     "range": Function(_whole, _always(BIG), Range, "CAST(max(coalesce({c}, 0)) AS BIGINT) - min(coalesce({c}, 0))"),
     "first": Function(lambda _: True, _same, pen.first, "first({c}{o})", by_arrival=True),
@@ -174,10 +178,6 @@ class Aggregates:
     def columns(self, taken: Columns) -> Columns:
         return {"rows": LINE, **{name: FUNCTIONS[f].gives(taken[column]) for name, f, column in self.parts}}
 
-    @property
-    def bags(self) -> tuple[str, ...]:
-        return tuple(name for name, f, _ in self.parts if FUNCTIONS[f].bag)
-
 
 def draw_aggregates(chance: Random, columns: Columns, order: tuple[str, ...]) -> Aggregates:
     parts = []
@@ -187,6 +187,3 @@ def draw_aggregates(chance: Random, columns: Columns, order: tuple[str, ...]) ->
         if fitting:
             parts.append((f"a{number}", function, chance.choice(fitting)))
     return Aggregates(tuple(parts), order)
-
-
-__all__ = ["Aggregates", "LIST", "draw_aggregates"]

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 import penstock as pen
 from tests.generated.aggregates import Aggregates, draw_aggregates
-from tests.generated.kinds import LINE, NUMBER, SMALL, Columns, schema_of, sql_name, sql_names
+from tests.generated.kinds import INT, LINE, NUMBER, SMALL, Columns, schema_of, sql_name, sql_names
 from tests.generated.nodes import LINEAGE, Check, Facts, Node, Pool, kept, lineage_of
 
 Row = dict[str, Any]
@@ -242,7 +242,7 @@ def draw_aggregate(pool: Pool) -> Node | None:
         return None
     facts = Facts(node.facts.size, updated=keys, newest=("rows",))
     op = Aggregate(keys, aggregates, pool.name("aggregate"))
-    return pool.add(Node(op, (node,), columns, facts, bags=aggregates.bags))
+    return pool.add(Node(op, (node,), columns, facts))
 
 
 def draw_top(pool: Pool) -> Node | None:
@@ -258,7 +258,8 @@ def draw_top(pool: Pool) -> Node | None:
     # Who takes a place is better, or as good and earlier in the list.
     better = f"-{sql_name(by)}" if ascending else sql_name(by)
     facts = Facts(node.facts.size, updated=(*keys, "rank"), newest=(better, *(f"-{sql_name(name)}" for name in order)))
-    return pool.add(Node(op, (node,), {**node.columns, "rank": LINE}, facts, ordinary=False))
+    columns = {**kept(node.columns, keys), "rank": INT, **node.columns}
+    return pool.add(Node(op, (node,), columns, facts, ordinary=False))
 
 
 def draw_deduplicate(pool: Pool) -> Node | None:

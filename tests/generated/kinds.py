@@ -28,6 +28,8 @@ class Kind:
     """Has an order, so that there is a largest."""
     adds: bool = False
     """Sums are exact in any order and fit."""
+    bag: bool = False
+    """A list whose order nobody knows."""
 
     def __repr__(self) -> str:
         return self.name

@@ -85,8 +85,6 @@ class Node:
     columns: Columns
     facts: Facts
     check: Check | None = None
-    bags: tuple[str, ...] = ()
-    """Columns with lists whose order nobody knows."""
     must: bool = False
     """Somebody has to read it."""
     number: int = 0

@@ -62,7 +62,8 @@ def run_on_spark(spark: SparkSession, program: Program, folder: Path) -> dict[in
     _write(program, folder, range(half, len(program.input.batches)))
     _finish(spark, program, folder, tables, min(second, program.schedule.max_parallelism))
     return {
-        node.number: memory_table(tables[node.number]).rows().cast(schema_of(node.columns)) for node in program.outputs
+        node.number: memory_table(tables[node.number]).rows().select(list(node.columns)).cast(schema_of(node.columns))
+        for node in program.outputs
     }
 
 

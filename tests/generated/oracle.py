@@ -64,7 +64,7 @@ def _newest(node: Node, columns: Iterable[str]) -> str:
 
 def _bag(result: Any, node: Node) -> Counter[tuple[Any, ...]]:
     table = result.to_arrow_table()
-    bags = {name: name in node.bags for name in table.schema.names}
+    bags = {name: node.columns[name].bag for name in table.schema.names}
     return Counter(
         tuple((name, _plain(value, bag=bags[name])) for name, value in row.items()) for row in table.to_pylist()
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -259,7 +260,7 @@ def draw_flat_map(pool: Pool) -> Node | None:
     copies = pool.chance.choice((2, 3)) if columns.get("n") == LINE and pool.chance.random() < 0.6 else None
     index = None
     if copies is not None:
-        index = f"i{len(columns)}"
+        index = next(name for name in (f"i{place}" for place in itertools.count()) if name not in columns)
         columns = {**columns, index: LINE}
         facts = replace(facts, size=facts.size * 2, order=(*facts.order, index) if facts.order else ())
     op = FlatMap(Rows(reshape, copies, index), pool.name("flat"), schema_of(columns))

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import penstock as pen
 from tests.generated.aggregates import Aggregates, draw_aggregates
-from tests.generated.kinds import LINE, TIME, Columns, schema_of, sql_name, sql_names
+from tests.generated.kinds import INT, LINE, TIME, Columns, schema_of, sql_name, sql_names
 from tests.generated.nodes import Check, Facts, Node, Pool, kept
 
 Row = dict[str, Any]
@@ -312,7 +312,7 @@ def draw_window(pool: Pool) -> Node | None:
         facts = Facts(node.facts.size, updated=(*keys, *BOUNDS), newest=("rows",))
     else:
         facts = Facts(node.facts.size * (3 if span.kind == "sliding" else 1), time="window_end", ends=True)
-    made = pool.add(Node(op, (node,), columns, facts, bags=aggregates.bags))
+    made = pool.add(Node(op, (node,), columns, facts))
     if late and pool.chance.random() < 0.7:
         side = Late(op, tuple(node.columns))
         pool.add(Node(side, (made, node), dict(node.columns), Facts(node.facts.size)))
@@ -335,7 +335,8 @@ def draw_window_top(pool: Pool) -> Node | None:
         keys, span, node.facts.time, node.facts.ends, pool.chance.randint(1, 4), by, pool.chance.random() < 0.5,
         node.facts.order, tuple(node.columns), pool.name("best"),
     )  # fmt: skip
-    return pool.add(Node(op, (node,), {**node.columns, **BOUNDS, "rank": LINE}, Facts(node.facts.size)))
+    columns = {**kept(node.columns, keys), **BOUNDS, "rank": INT, **node.columns}
+    return pool.add(Node(op, (node,), columns, Facts(node.facts.size)))
 
 
 def draw_join(pool: Pool) -> Node | None:
