@@ -69,12 +69,12 @@ def test_a_function_that_hangs_is_named_with_operator_record_and_stack_and_the_r
 
 def test_a_slow_function_that_gets_on_is_left_alone(spark: SparkSession, tmp_path: Path) -> None:
     """The whole epoch takes longer than the limit, no step of it does; without a barrier, so that nothing ends it."""
-    write_files(tmp_path / "in", numbered(12_000, 1, users=2))
+    write_files(tmp_path / "in", numbered(15_000, 1, users=2))
     events = finish(
-        job(spark, tmp_path, Slow), checkpoint=tmp_path / "checkpoint", epoch=None, epoch_timeout="8 s", parallelism=1
+        job(spark, tmp_path, Slow), checkpoint=tmp_path / "checkpoint", epoch=None, epoch_timeout="10 s", parallelism=1
     )
     assert not [event for event in events if isinstance(event, EpochFailed)]
-    assert_numbered_exactly_once(rows_in(tmp_path), 12_000)
+    assert_numbered_exactly_once(rows_in(tmp_path), 15_000)
 
 
 def test_jobs_that_somebody_cancels_are_not_told_as_lost_workers(spark: SparkSession, tmp_path: Path) -> None:

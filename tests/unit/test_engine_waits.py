@@ -164,7 +164,7 @@ def test_a_stop_with_a_limit_names_the_commit_it_waits_for(
     memory_table(table).on_commit = lambda _: released.wait(60)
     run = InlineRun(batches_of(60, 2), clock)
     query = run.start(keyed_slow(clock, table, 0), checkpoint=tmp_path, max_uncommitted=1)
-    while query.waiting_for is None or "at sink sink" not in query.waiting_for:
+    while "at sink sink" not in (query.waiting_for or ""):
         assert query.is_active
     with pytest.raises(StopTimeout, match=r"the commit of checkpoints \d to \d at sink sink"):
         query.stop(timeout=0.3)

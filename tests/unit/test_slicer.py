@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import pytest
@@ -62,3 +63,10 @@ def test_without_a_barrier_steps_are_as_large_as_they_may_be() -> None:
 
 def test_nothing_is_larger_than_the_largest_slice() -> None:
     assert max(sizes(Slicer(), 30, 0.0, 0.0)) == MAX_SLICE_ROWS
+
+
+def test_a_step_is_bounded_without_a_barrier_too() -> None:
+    """Whoever watches over a subtask sees that it gets on; a slow function is not taken for one that hangs."""
+    slicer = Slicer(row_cost_s=0.01, rows_max=1 << 18)
+    assert slicer.rows(math.inf) == 200
+    assert slicer.rows(3600.0) == 200

@@ -15,6 +15,8 @@ making one."""
 STEP_SHARE = 0.1
 """Far from the barrier it may last this share of what is left: it then ends in time even if its rows cost ten times
 what they did. The more rows of a key meet in a step, the fewer calls and lookups there are."""
+STEP_S_MAX = 2.0
+"""However far the barrier is, also without one: who watches over the subtask must see that it gets on."""
 STEP_MIN_S = 0.005
 """The last step before the barrier is not cut smaller than this; making a step costs about 1 ms."""
 FIRST_SLICE_ROWS = 16
@@ -73,7 +75,7 @@ class Slicer:
         if self.row_cost_s is None:
             return self._limit
         step_s = max(min(STEP_TARGET_S, left_s), STEP_MIN_S, STEP_SHARE * left_s)
-        return max(1, int(min(step_s / max(self.row_cost_s, 1e-9), self._limit)))
+        return max(1, int(min(min(step_s, STEP_S_MAX) / max(self.row_cost_s, 1e-9), self._limit)))
 
     def observe(self, rows: int, elapsed_s: float) -> None:
         """A dearer row is believed at once, a cheaper one slowly: overshooting is worse than one more step."""
