@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 EXPECTED = {"StorageFailed", "Fenced", "StageFailed", "CommitFailed"}
 """Errors that faults of the surroundings may end a query with; any other one is a fault of our own."""
 
+TOO_LATE = frozenset({"RestoreRefused"})
+"""What a driver says that wants to restore into a folder in which a rival has just done that."""
 PACE_KNOWN_AFTER = 1
 LATENCY_MAX_S = 0.1
 """The least share of each stage and one step beyond the barrier may add to an epoch, and so do calls of the store. The
@@ -35,6 +37,7 @@ class Checks:
 
     def __init__(self, world: World) -> None:
         self._world = world
+        self._origin: Manifest | None = None
         self._manifests: dict[int, Manifest] = {}
         self._claimed_at: dict[int, float] = {}
         self._newest = 0
@@ -45,6 +48,22 @@ class Checks:
         self._published_payloads: set[bytes] = set()
         self._groups: dict[int, int] = {}
         self.publishes = 0
+
+    def elsewhere(self, origin: Manifest) -> Checks:
+        """Checkers of a new folder into which a checkpoint is restored."""
+        checks = Checks(self._world)
+        checks._origin, checks._newest = origin, origin.checkpoint
+        checks._published_payloads, checks._undecidable = self._published_payloads, self._undecidable
+        checks.publishes = self.publishes
+        return checks
+
+    def _parent(self, manifest: Manifest) -> Manifest | None:
+        if self._origin is not None and manifest.parent == self._origin.checkpoint:
+            return self._origin
+        return self._manifests.get(manifest.parent or 0)
+
+    def newest(self) -> Manifest:
+        return self._manifests[self._newest]
 
     def _fail(self, checker: str, message: str) -> None:
         self._world.scheduler.fail(f"{checker}: {message}")
@@ -98,7 +117,7 @@ class Checks:
         known = process.paced >= PACE_KNOWN_AFTER
         # A stage's pace is learnt from rows that it worked on.
         process.paced += all(edge.consumed > previous.edges[name].consumed for name, edge in manifest.edges.items())
-        if not (known and process.healthy and world.barrier):
+        if not (known and process.healthy and world.barrier) or world.shape.waits:
             return
         since = before if previous.rows_in_flight else process.epoch_began
         if now - since > world.epochs_max * world.epoch_s + LATENCY_MAX_S:
@@ -135,10 +154,10 @@ class Checks:
                 self._fail("files", f"{wanted.path} has {len(file.data)} bytes, {wanted.bytes} are named")
 
     def _only_winners(self, manifest: Manifest) -> None:
-        parent = self._manifests.get(manifest.parent or 0)
-        known = {id_of(committable) for committable in _pending(parent)} if parent is not None else set()
+        parent = self._parent(manifest)
+        known = {id_of(committable) for committable in pending_of(parent)} if parent is not None else set()
         winners = frozenset().union(*self._accepted[manifest.generation, manifest.checkpoint].values())
-        for committable in _pending(manifest):
+        for committable in pending_of(manifest):
             written = msgspec.json.decode(committable.payload, type=Written)
             if id_of(committable) not in known and written.attempt not in winners:
                 self._fail("attempts", f"file {written.file} of attempt {written.attempt}, whose report was not taken")
@@ -146,7 +165,7 @@ class Checks:
 
     def _pending_kept(self, manifest: Manifest) -> None:
         """What the parent had pending is pending, or in the table."""
-        parent = self._manifests.get(manifest.parent or 0)
+        parent = self._parent(manifest)
         if parent is None:
             return
         for sink, state in parent.sinks.items():
@@ -217,13 +236,13 @@ class Checks:
         committables: Sequence[Committable],
         leader_at: float,
     ) -> None:
-        mine = [snapshot for snapshot in table.snapshots if snapshot.checkpoint]
+        mine = table.ours
         if mine and permit.checkpoint <= mine[-1].checkpoint:
             self._fail("commits", f"{table.name}: {permit.checkpoint} after {mine[-1].checkpoint}")
         newer = self._claimed_at.get(process.generation + 1)
         if newer is not None and newer < leader_at:
             self._fail("fence", f"{process.name} commits {permit.checkpoint}, a newer driver came before it asked")
-        held = {file for snapshot in table.snapshots for file in snapshot.files}
+        held = table.committed()
         for committable in committables:
             written = msgspec.json.decode(committable.payload, type=Written)
             if committable.payload not in self._published_payloads:
@@ -232,11 +251,11 @@ class Checks:
                 self._fail("exactly once", f"{table.name}: file {written.file} is committed twice")
 
     def before_removal(self, table: SimTable, file: int) -> None:
-        held = {number for snapshot in table.snapshots for number in snapshot.files}
+        held = table.committed()
         wanted = {
             msgspec.json.decode(c.payload, type=Written).file
             for manifest in self._manifests.values()
-            for c in _pending(manifest, table.sink)
+            for c in pending_of(manifest, table.sink)
         }
         if file in held | wanted:
             self._fail("garbage", f"{table.name}: file {file} is removed, a snapshot or a checkpoint needs it")
@@ -249,10 +268,14 @@ class Checks:
         `restored`: some driver went back to an older checkpoint. `refused`: this one wanted to, and did not start.
         """
         kind = type(error).__name__
+        if self._world.others.explains(kind):
+            return
         could_not_ask = max(self._claimed_at, default=0) > generation and self._world.faults.rates.store_may_fail
         if could_not_ask and kind in {"MissingFile", "SourceMismatch", "TablePositionMismatch"}:
             return
         if restored and kind in {"NoSuchCheckpoint", "TablePositionMismatch"}:
+            return
+        if refused and kind in TOO_LATE:
             return
         if refused and kind == "SourceMismatch":
             return
@@ -281,8 +304,8 @@ class Checks:
         if announced:
             self._fail("garbage", f"kept for ever: {announced[:5]}")
         for table in self._world.tables.values():
-            held = {file for snapshot in table.snapshots for file in snapshot.files}
-            for file in set(table.files) - held - table.made_too_late:
+            held = table.committed()
+            for file in set(table.files) - held - table.made_too_late - table.merged:
                 if (table.sink, file) not in self._undecidable:
                     self._fail("garbage", f"{table.name}: file {file} is in no snapshot, and nobody will remove it")
 
@@ -291,7 +314,7 @@ def id_of(committable: Committable) -> bytes:
     return committable.payload
 
 
-def _pending(manifest: Manifest, only: str | None = None) -> list[Committable]:
+def pending_of(manifest: Manifest, only: str | None = None) -> list[Committable]:
     return [
         committable
         for name, sink in manifest.sinks.items()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -25,6 +25,8 @@ from penstock.task import Limits, run_subtask
 from penstock.testing.mixing import live_batches, live_inputs, rows_in
 from penstock.testing.simulate.faults import Fault
 from penstock.testing.simulate.fibers import Crashed, Fiber, Process
+from penstock.testing.simulate.kinds import is_on
+from penstock.testing.simulate.source import LANES, PARTITIONS
 from penstock.testing.simulate.storage import SimStore
 
 if TYPE_CHECKING:
@@ -32,8 +34,6 @@ if TYPE_CHECKING:
 
 TRIES = 4
 CANCELLED = "simulated: cancelled"
-LANES = 4
-"""Partitions of a source, for rows that have no key."""
 WAITING_BYTES = (0, 50, 500, 1 << 20)
 """Of an edge, in memory, where several meet."""
 
@@ -153,8 +153,7 @@ class SimCluster:
         if job.plan.live and job.batch is not None:
             frame = job.batch.frame
             assert isinstance(frame, dict)
-            batch = int(job.batch.batch_id)
-            rows = [delivered(frame[edge.producer], edge, job.plan, subtask, batch) for edge in edges]
+            rows = [delivered(frame, edge, job.plan, subtask, chance) for edge in edges]
             stream = CountedStream(iter(live_batches(rows, chance)), [edge.name for edge in edges])
         report = run_subtask(
             job.stage,
@@ -170,14 +169,21 @@ class SimCluster:
         return msgspec.json.decode(msgspec.json.encode(report), type=SubtaskReport)
 
 
-def delivered(rows: pa.RecordBatch, edge: Edge, plan: StagePlan, subtask: int, batch: int) -> pa.RecordBatch:
-    """What Spark's shuffle hands to one subtask: rows by key, or by the partition they came from. A key is in one
-    partition of a micro-batch, but partition numbers mean something else in each."""
+def delivered(
+    frame: dict[str, Any], edge: Edge, plan: StagePlan, subtask: int, chance: random.Random
+) -> pa.RecordBatch:
+    """What Spark's shuffle hands to one subtask: rows by key, or by the partition they came from.
+
+    Rows of a partition keep their order; which partition comes first, nobody knows.
+    """
+    rows, partitions = frame[edge.producer], np.array(frame[edge.producer + PARTITIONS], np.int64)
     if edge.keys:
         hashes = hash_columns([rows.column(key) for key in edge.keys])
     else:
-        lanes = (rows.column("key").to_numpy() + batch) % LANES
-        hashes = lanes * max(1, plan.max_parallelism // LANES) % plan.max_parallelism
+        hashes = partitions * max(1, plan.max_parallelism // LANES) % plan.max_parallelism
     mine = np.flatnonzero(groups_of(hashes, plan.max_parallelism) * plan.parallelism // plan.max_parallelism == subtask)
+    if is_on("moving partitions"):
+        turns = np.array(chance.sample(range(LANES), LANES))
+        mine = mine[np.argsort(turns[partitions[mine]], kind="stable")]
     taken = rows.take(pa.array(mine))
     return pa.RecordBatch.from_arrays([*taken.columns, pa.array(hashes[mine])], [*taken.schema.names, HASH_COLUMN])

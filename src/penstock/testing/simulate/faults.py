@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from penstock.testing.simulate.kinds import is_on
+
 
 class Fault(Enum):
     """What happens to one operation."""
@@ -43,6 +45,8 @@ AIMS = (
 )
 """What operations are called, as in the trace."""
 
+FOREIGN_ACTS = ("commit", "compact", "expire", "roll back")
+"""What other engines do to a table."""
 OLDER_OUT_OF_REACH = 0.15
 """Of starts: costs little, since they go on without it."""
 OF_LOOKING = 0.2
@@ -67,7 +71,8 @@ class Rates:
     job_failure: float
     table_failure: float
     table_delay: float
-    foreign_commit: float
+    foreign: float
+    foreign_acts: tuple[str, ...]
     list_lag_s: float
     outage: float
     aims: tuple[str, ...]
@@ -94,7 +99,8 @@ class Rates:
             job_failure=rate(0.2),
             table_failure=rate(0.6),
             table_delay=rate(1.0),
-            foreign_commit=rate(0.5),
+            foreign=rate(0.5),
+            foreign_acts=tuple(act for act in rng.sample(FOREIGN_ACTS, rng.randint(1, 3)) if is_on(act)),
             list_lag_s=rate(2.0, 0.25),
             outage=rate(0.8, 0.4),
             aims=tuple(rng.sample(AIMS, rng.randint(0, 3))),

@@ -108,6 +108,10 @@ class Scheduler:
         """The running fiber computes for a while; others notice at its next `pause` or `wait`."""
         self.current.ahead += seconds * self.current.process.slowness
 
+    def doze(self, seconds: float) -> None:
+        """As `spend`, for a fiber that waits: that takes no longer in a slow process."""
+        self.current.ahead += seconds
+
     def pause(self, seconds: float = 0.0) -> None:
         """Goes on later; anything may happen in between."""
         fiber = self._running()

@@ -7,6 +7,7 @@ numbers of a key are 1 to n, in the order in which its source delivered the reco
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -25,6 +26,8 @@ from penstock.operators.windows import session_window, tumbling
 from penstock.pipeline import Output, Stream
 from penstock.protocol.keygroups import groups_of
 from penstock.sources import source_node
+from penstock.testing.simulate.arrivals import DISORDER_S
+from penstock.testing.simulate.branches import Branch, draw_branches
 from penstock.testing.simulate.probe import WatermarkProbe, with_rules
 from penstock.testing.simulate.table import SimSink
 
@@ -36,14 +39,18 @@ SOURCE_IDS = 1_000_000
 FILTERED = 7
 """With a filter, ids that this divides are dropped."""
 KEYS_PER_COARSE = 3
+WITH_TRUNK = 0.3
+"""Of worlds with branches."""
 RULES_FROM_ID = 9 * SOURCE_IDS
 """Ids of broadcast rows; they end in no table."""
-DISORDER_S = 5
 LAG_S = 40
 WINDOW_S = 4
 GAP_S = 3
 JOIN_S = (-LAG_S - 6, -LAG_S + 6)
-"""Rows come at most so much out of order; the second source is so far behind the first."""
+"""The second source is so far behind the first."""
+LATE_S = 40.0
+LATE = 0.25
+"""Of the records, where they may be late: so much behind at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,25 +71,41 @@ class Shape:
     row_cost: float = 0.0
     map_cost: float = 0.0
     """Of an epoch, per row."""
+    trunk: bool = True
+    """Whether there is anything but branches."""
+    late: bool = False
+    """Whether records may be late."""
+    branches: tuple[Branch, ...] = ()
 
     @classmethod
     def draw(cls, rng: random.Random, *, calm: bool) -> Shape:
         """Few parts each: a thousand worlds have everything with everything, and a small one is soon over."""
-        sources = rng.choice((1, 1, 2))
+        branches = () if calm else draw_branches(rng)
+        trunk = not branches or rng.random() < WITH_TRUNK
+        late = any(branch.late for branch in branches)
+        sources = max([rng.choice((1, 1, 2)) if trunk else 1, *(branch.sources for branch in branches)])
         return cls(
             sources=sources,
             map_first=rng.random() < 0.2,
             filter=rng.random() < 0.3,
-            two_keyed=rng.random() < 0.25,
+            two_keyed=trunk and rng.random() < 0.25,
             map_between=rng.random() < 0.2,
-            totals=rng.random() < 0.1,
-            probe=rng.random() < 0.35,
-            rules=rng.random() < 0.2,
-            windows=rng.choice(("tumbling", "session")) if rng.random() < 0.2 else None,
-            join=rng.choice(HOWS) if sources == 2 and rng.random() < 0.4 else None,
+            totals=trunk and rng.random() < 0.1,
+            probe=not late and rng.random() < 0.35,
+            rules=trunk and rng.random() < 0.2,
+            windows=rng.choice(("tumbling", "session")) if not late and rng.random() < 0.2 else None,
+            join=rng.choice(HOWS) if sources == 2 and not late and rng.random() < 0.4 else None,
             row_cost=rng.choice((0.1, 0.3, 0.3) if calm else (0.0, 0.02, 0.1, 0.3)),
-            map_cost=rng.choice((0.0, 0.02, 0.1, 0.3)),
+            map_cost=rng.choice((0.0, 0.0, 0.02, 0.1, 0.3)),
+            trunk=trunk,
+            late=late,
+            branches=branches,
         )
+
+    @property
+    def waits(self) -> bool:
+        """Whether rows wait for something else: the barrier cannot interrupt that."""
+        return any(branch.kind == "calls" for branch in self.branches)
 
     @property
     def schema(self) -> pa.Schema:
@@ -99,16 +122,30 @@ class Shape:
 
 def pipeline_of(shape: Shape, world: World) -> Pipeline:
     """The pipeline, writing to the world's tables and spending its virtual time."""
+    streams = [
+        Stream(source_node(f"s{number}", shape.schema, None, event_time="ts", watermark=DISORDER_S))
+        for number in range(shape.sources)
+    ]
+    outputs = _trunk(shape, world, list(streams)) if shape.trunk else []
+    for branch in shape.branches:
+        outputs += branch.outputs(world, list(streams))
+    letters = [branch.letters for branch in shape.branches if branch.letters is not None]
+    sink = SimSink(world.tables[letters[0]]) if letters else None
+    pipeline = compile_pipeline([output.node for output in outputs], sink)
+    for binding in pipeline.sinks():
+        assert isinstance(binding.sink, SimSink)
+        binding.sink.table.sink = binding.name
+    return pipeline
+
+
+def _trunk(shape: Shape, world: World, streams: list[Stream]) -> list[Output]:
+    """Everything through keyed operators that number it."""
     schema = shape.schema
 
     def costly(batch: pa.RecordBatch) -> pa.RecordBatch:
         world.scheduler.spend(batch.num_rows * shape.map_cost * world.epoch_s)
         return batch
 
-    streams = [
-        Stream(source_node(f"s{number}", schema, None, event_time="ts", watermark=DISORDER_S))
-        for number in range(shape.sources)
-    ]
     if shape.map_first:
         streams = [stream.map_batches(costly, name=f"map{number}") for number, stream in enumerate(streams)]
     outputs: list[Output] = []
@@ -132,15 +169,18 @@ def pipeline_of(shape: Shape, world: World) -> Pipeline:
         rules = Stream(SourceNode(f"s{shape.sources}", schema, None)).broadcast()
         stream = stream.key_by("key").connect(rules, process=with_rules(world, schema), name="rules")
     outputs.append(stream.write(SimSink(world.tables["records"]), name="records"))
+    return [*outputs, *_behind(shape, world, stream)]
+
+
+def _behind(shape: Shape, world: World, stream: Stream) -> Iterator[Output]:
     if shape.totals:
         totals = stream.key_by("coarse").aggregate(n=aggregates.count(), total=aggregates.sum("id"), name="totals")
-        outputs.append(totals.write(SimSink(world.tables["totals"]), name="sums"))
+        yield totals.write(SimSink(world.tables["totals"]), name="sums")
     if shape.windows is not None:
         kind = tumbling(WINDOW_S) if shape.windows == "tumbling" else session_window(GAP_S)
         windows = stream.key_by("key").window(kind, on="ts")
         panes = windows.aggregate(n=aggregates.count(), total=aggregates.sum("id"), name="windows")
-        outputs.append(panes.write(SimSink(world.tables["windows"]), name="panes"))
-    return compile_pipeline([output.node for output in outputs])
+        yield panes.write(SimSink(world.tables["windows"]), name="panes")
 
 
 def _numbering(world: World, schema: pa.Schema, key_column: str, column: str, row_cost_s: float) -> KeyedProcess:
@@ -179,8 +219,12 @@ class Records:
             rows = rng.randint(rows_max // (3 * shape.sources), rows_max // shape.sources)
             chosen = [0 if rng.random() < skew else rng.randrange(keys) for _ in range(rows)]
             pads = ["x" * (4000 if rng.random() < big else rng.randrange(20)) for _ in range(rows)]
-            late = [round(1e6 * (row - rng.random() * DISORDER_S - source * LAG_S)) for row in range(rows)]
-            tables.append(_table(shape.schema, source * SOURCE_IDS + 1, chosen, pads, late))
+            times = [row - rng.random() * DISORDER_S - source * LAG_S for row in range(rows)]
+            if shape.late:
+                times = [time - (rng.random() * LATE_S if rng.random() < LATE else 0.0) for time in times]
+            tables.append(
+                _table(shape.schema, source * SOURCE_IDS + 1, chosen, pads, [round(1e6 * time) for time in times])
+            )
         if shape.rules:
             rows = rng.randint(1, 8)
             tables.append(_table(shape.schema, RULES_FROM_ID, [0] * rows, [""] * rows, [0] * rows))

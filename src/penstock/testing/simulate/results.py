@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from penstock.testing.simulate.jobs import DISORDER_S, FILTERED, GAP_S, JOIN_S, SOURCE_IDS, WINDOW_S
+from penstock.testing.simulate.arrivals import DISORDER_S, arrivals
+from penstock.testing.simulate.branches.order import in_order
+from penstock.testing.simulate.jobs import FILTERED, GAP_S, JOIN_S, SOURCE_IDS, WINDOW_S
 
 if TYPE_CHECKING:
     from penstock.testing.simulate.world import World
@@ -25,12 +28,23 @@ def check_results(world: World) -> None:
     def fail(checker: str, message: str) -> NoReturn:
         world.scheduler.fail(f"{checker}: {message}")
 
+    for branch in world.shape.branches:
+        branch.check(world, partial(_fail_of, fail, branch.kind))
+    if world.shape.trunk:
+        _check_trunk(world, fail)
+
+
+def _fail_of(fail: Fail, kind: str, checker: str, message: str) -> NoReturn:
+    fail(checker, f"{kind}: {message}")
+
+
+def _check_trunk(world: World, fail: Fail) -> None:
     shape, rows = world.shape, world.tables["records"].rows()
     wanted = [row for row in world.records.rows() if not shape.filter or row["id"] % FILTERED]
     _records(wanted, rows, fail)
-    _numbered(rows, "key", "n1", fail)
+    _numbered(world, rows, "key", "n1", fail)
     if shape.two_keyed:
-        _numbered(rows, "coarse", "n2", fail)
+        _numbered(world, rows, "coarse", "n2", fail)
         if not shape.probe:  # it acts on time, so what it hands on is new
             _batch_by_batch(world, rows, "coarse", "n2", fail)
     if shape.rules:
@@ -59,20 +73,17 @@ def _records(wanted: list[Row], rows: list[Row], fail: Fail) -> None:
             fail("exactly once", f"id {row['id']} was changed")
 
 
-def _numbered(rows: list[Row], key: str, number: str, fail: Fail) -> None:
+def _numbered(world: World, rows: list[Row], key: str, number: str, fail: Fail) -> None:
     """Each key's numbers are 1 to n, and ascend with the order in which its source delivered the records."""
     by_key: dict[int, list[Row]] = defaultdict(list)
-    order: dict[tuple[int, int], list[Row]] = defaultdict(list)
     for row in rows:
         by_key[row[key]].append(row)
-        order[row["id"] // SOURCE_IDS, row["key"]].append(row)
     for value, mine in by_key.items():
         if sorted(row[number] for row in mine) != list(range(1, len(mine) + 1)):
             fail("state", f"{key} {value}: numbers {sorted(row[number] for row in mine)}")
-    for (source, value), mine in order.items():
-        ids, numbers = [row["id"] for row in mine], [row[number] for row in mine]
-        if ids != sorted(ids) or numbers != sorted(numbers):
-            fail("order", f"source {source}, key {value}: ids {ids}, {number} {numbers}")
+    numbers = {row["id"]: row[number] for row in rows}
+    for source in range(world.shape.sources):
+        in_order([arrival for arrival in arrivals(world, source) if arrival.id in numbers], numbers, fail)
 
 
 def _batch_by_batch(world: World, rows: list[Row], key: str, number: str, fail: Fail) -> None:

@@ -11,6 +11,7 @@ from penstock.engine.savepoint import SavepointJob
 from penstock.errors import PenstockError
 from penstock.store.arrowfile import ArrowFile
 from penstock.testing.simulate.fibers import Process
+from penstock.testing.simulate.moving import Log, Place, log_until
 from penstock.testing.simulate.storage import Disk, SimStore
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ class SimSavepoints:
         self._world = world
         self._disks: dict[str, Disk] = {}
         self._jobs: list[tuple[Process, SavepointJob]] = []
+        self._logs: dict[str, Log | None] = {}
 
     def take(self, query: Query, process: Process) -> None:
         """Has a running query begin a savepoint."""
@@ -33,9 +35,16 @@ class SimSavepoints:
 
         def ask() -> None:
             with suppress(PenstockError):
-                self._jobs.append((process, query.savepoint(path, wait=False)))
+                job = query.savepoint(path, wait=False)
+                self._jobs.append((process, job))
+                self._logs[path] = log_until(self._world, job.manifest)
 
         self._world.scheduler.spawn(process, "user", ask)
+
+    def places(self) -> list[Place]:
+        """Those that are finished and can be restored."""
+        done = [job for _, job in self._jobs if job.savepoint is not None]
+        return [Place(job.path, job.manifest, log) for job in done if (log := self._logs[job.path]) is not None]
 
     def disk_at(self, url: str) -> Disk | None:
         return self._disks.get(url)

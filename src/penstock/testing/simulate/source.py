@@ -6,9 +6,10 @@ batch without a commit comes again, with the same rows.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -18,12 +19,16 @@ from penstock.engine.loop import EpochLoop
 from penstock.protocol.ids import BatchId
 from penstock.testing.simulate.faults import Fault
 from penstock.testing.simulate.fibers import Process
+from penstock.testing.simulate.kinds import is_on
 
 if TYPE_CHECKING:
     from penstock.testing.simulate.world import World
 
+PARTITIONS = "/partitions"
 Offsets = tuple[tuple[int, int], ...]
 LOOK_EVERY_S = 0.1
+LANES = 4
+"""Partitions of a source at most."""
 
 
 @dataclass(eq=False, slots=True)
@@ -31,6 +36,7 @@ class SimSource:
     """What survives restarts: records, and how far they were cut into batches."""
 
     tables: list[pa.RecordBatch]
+    seed: int = 0
     offsets: dict[int, Offsets] = field(default_factory=dict)
     commits: set[int] = field(default_factory=set)
     ends: bool = True
@@ -51,11 +57,27 @@ class SimSource:
         newest = max(self.offsets, default=-1)
         return newest if newest >= 0 and newest not in self.commits else newest + 1
 
-    def rows(self, batch: int) -> dict[str, pa.RecordBatch]:
-        return {
-            f"s{number}": table.slice(lo, hi - lo)
-            for number, (table, (lo, hi)) in enumerate(zip(self.tables, self.offsets[batch], strict=True))
-        }
+    def rows(self, batch: int) -> dict[str, Any]:
+        """By source; and which partition each row is from."""
+        rows: dict[str, Any] = {}
+        for number, (table, (lo, hi)) in enumerate(zip(self.tables, self.offsets[batch], strict=True)):
+            rows[f"s{number}"] = table.slice(lo, hi - lo)
+            rows[f"s{number}{PARTITIONS}"] = self.partitions(batch, number)
+        return rows
+
+    def partitions(self, batch: int, source: int) -> list[int]:
+        """The partition of each row of a micro-batch: runs of rows, numbered anew in each micro-batch.
+
+        So do Spark's sources: files are packed by size, and partitions without new data have no number.
+        """
+        lo, hi = self.offsets[batch][source]
+        if not is_on("moving partitions"):
+            return (self.tables[source].column("key").slice(lo, hi - lo).to_numpy() % LANES).tolist()
+        rng = random.Random(f"{self.seed} {batch} {source}")
+        count = rng.choice((1, 1, 2, 3))
+        cuts = sorted(rng.randint(lo, hi) for _ in range(count - 1))
+        numbers = rng.sample(range(LANES), count)
+        return [numbers[sum(row >= cut for cut in cuts)] for row in range(lo, hi)]
 
     def rewind(self, batch: int | None) -> None:
         last = -1 if batch is None else batch

@@ -1,30 +1,32 @@
 """A table with snapshots, as several processes see it: slow, failing, written to by others, outcome sometimes unknown.
 
 A commit goes as on a local Paimon warehouse: look, prepare, look again and ask for leadership, then publish by
-create-if-absent, which fails when anybody published in between.
+create-if-absent, which fails when anybody published in between. Which commits the table holds is found out by the
+code for Paimon tables (`paimon_history`), over snapshots that other engines expire, compact and roll back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 import pyarrow as pa
 
-from penstock.errors import CommitFailed, Fenced, StorageFailed
+from penstock.errors import CommitFailed, Fenced, StorageFailed, TablePositionMismatch
 from penstock.protocol.commit import CommitPermit, CommitReceipt, TableHistory
-from penstock.protocol.ids import CheckpointId, Generation
+from penstock.protocol.ids import Generation
 from penstock.protocol.manifest import Committable
 from penstock.sinks.base import SinkDefaults, WriterContext
+from penstock.sinks.paimon_history import History
 from penstock.testing.simulate.faults import Fault
 from penstock.testing.simulate.fibers import Process
+from penstock.testing.simulate.keeper import SimKeeper
 
 if TYPE_CHECKING:
     from penstock.testing.simulate.world import World
 
-FOREIGN = "somebody else"
 STALL_LOOK_S = 0.2
 
 
@@ -38,12 +40,34 @@ class Written(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One commit of one user."""
+    """One commit of one user: everything the table holds since, and what it added. Named as Paimon names it, where
+    `History` asks."""
 
+    id: int
     user: str
     checkpoint: int
-    files: tuple[int, ...]
+    listed: tuple[int, ...]
+    added: tuple[int, ...] = ()
     rows: int = 0
+    commit_kind: str = "APPEND"
+    time_millis: int = 0
+    watermark: int | None = None
+
+    @property
+    def commit_user(self) -> str:
+        return self.user
+
+    @property
+    def commit_identifier(self) -> int:
+        return self.checkpoint
+
+    @property
+    def delta_record_count(self) -> int:
+        return self.rows
+
+    @property
+    def uuid(self) -> int:
+        return id(self)
 
 
 @dataclass(eq=False, slots=True)
@@ -54,7 +78,14 @@ class SimTable:
     sink: str
     world: World
     files: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
-    snapshots: list[Snapshot] = field(default_factory=list)
+    history: list[Snapshot] = field(default_factory=list)
+    """All snapshots that count, from number 1 on."""
+    expired: int = 0
+    """So many of them nobody can read any more."""
+    rolled_back: list[Snapshot] = field(default_factory=list)
+    """Those that somebody took away, as long as nobody has published since."""
+    merged: set[int] = field(default_factory=set)
+    """Files that compaction wrote."""
     fenced_below: int = 0
     files_begun: int = 0
     made_too_late: set[int] = field(default_factory=set)
@@ -64,8 +95,52 @@ class SimTable:
         self.files_begun += 1
         return self.files_begun
 
+    @property
+    def ours(self) -> list[Snapshot]:
+        return [snapshot for snapshot in self.history if snapshot.checkpoint]
+
+    @property
+    def listed(self) -> tuple[int, ...]:
+        return self.history[-1].listed if self.history else ()
+
+    def committed(self) -> set[int]:
+        """Files that were ever part of the table, and not rolled back."""
+        return {file for snapshot in self.history for file in (*snapshot.added, *snapshot.listed)}
+
     def rows(self) -> list[dict[str, Any]]:
-        return [row for snapshot in self.snapshots for file in snapshot.files for row in self.files[file]]
+        return [row for file in self.listed for row in self.files[file]]
+
+    def publish(self, user: str, *, checkpoint: int = 0, added: tuple[int, ...] = (), rows: int = 0) -> Snapshot:
+        return self._append(Snapshot(len(self.history) + 1, user, checkpoint, (*self.listed, *added), added, rows))
+
+    def compact(self, user: str, first: int, last: int) -> None:
+        """Rewrites neighbours of the list as one file."""
+        listed = self.listed
+        merged = self.next_file()
+        self.merged.add(merged)
+        self.files[merged] = [row for file in listed[first:last] for row in self.files[file]]
+        kept = (*listed[:first], merged, *listed[last:])
+        self._append(Snapshot(len(self.history) + 1, user, 0, kept, commit_kind="COMPACT"))
+
+    def _append(self, snapshot: Snapshot) -> Snapshot:
+        made = replace(snapshot, time_millis=int(self.world.scheduler.now * 1000))
+        self.history.append(made)
+        self.rolled_back = []
+        self.world.log(
+            f"{self.name} snapshot {made.id} of {made.user[:8]}: {made.commit_kind} {made.checkpoint} {made.added}"
+        )
+        return made
+
+    # -- as `History` asks -----------------------------------------------------------------------------------------
+
+    def latest(self) -> Snapshot | None:
+        return self.history[-1] if self.history else None
+
+    def snapshot(self, number: int) -> Snapshot | None:
+        return self.history[number - 1] if self.expired < number <= len(self.history) else None
+
+    def files_added(self, snapshot: Snapshot) -> int:
+        return len(snapshot.added)
 
     def call(self, process: Process, what: str) -> Fault:
         world = self.world
@@ -107,6 +182,10 @@ class SimSink(SinkDefaults):
     def open_committer(self, commit_user: str) -> SimCommitter:
         return SimCommitter(self.table, commit_user)
 
+    def open_keeper(self, commit_user: str, pending: Callable[[], Iterable[Committable]]) -> SimKeeper | None:
+        del pending  # files that no snapshot lists are left alone
+        return SimKeeper(self.table, commit_user) if self.table.world.upkeep else None
+
 
 class SimTableWriter:
     """Writes one data file."""
@@ -142,24 +221,28 @@ class SimCommitter:
     def __init__(self, table: SimTable, user: str) -> None:
         self._table, self._user = table, user
         self._process = table.world.scheduler.current.process
-        self._known: int | None = None
+        self._history = History(cast("Any", table), user)
+        self._proven, self._door_closed = 0, False
 
     def fence(self, generation: Generation) -> None:
         fault = self._table.call(self._process, f"fence {generation}")
         self._table.fenced_below = max(self._table.fenced_below, int(generation))
+        self._door_closed = True
         self._table.after(self._process, fault, "fence")
 
     def commits(self, oldest_snapshot: int | None, limit: int, floor: int = 0) -> TableHistory:
-        del oldest_snapshot, floor
         fault = self._table.call(self._process, "ask")
-        receipts, latest = self._receipts(), len(self._table.snapshots)
-        self._known = int(receipts[-1].checkpoint) if receipts else 0
+        self._history.ask(oldest_snapshot, floor)
+        told = self._history.told(oldest_snapshot, limit, floor)
         self._table.after(self._process, fault, "ask")
-        return TableHistory(receipts[-limit:], latest)
+        return told
 
     def holds(self, committables: Sequence[Committable]) -> bool:
-        """No snapshot expires here, so nobody asks."""
-        raise AssertionError(committables)
+        files = {msgspec.json.decode(c.payload, type=Written).file for c in committables}
+        listed = not files.isdisjoint(self._table.listed)
+        if listed:
+            self._proven = self._history.seen
+        return listed
 
     def commit(
         self,
@@ -173,30 +256,28 @@ class SimCommitter:
         del properties, watermark
         table, world = self._table, self._table.world
         while True:
-            base = len(table.snapshots)
             if (held := self._held(permit)) is not None:
                 return held
+            base = table.latest()
             table.call(self._process, f"prepare {permit.checkpoint}")
             asked_at = world.scheduler.now
             leads = still_leader()
             if not leads:
                 raise Fenced(f"commit of checkpoint {permit.checkpoint} by generation {permit.generation}")
             fault = table.call(self._process, f"publish {permit.checkpoint}")
-            if len(table.snapshots) != base:
+            if table.latest() is not base:
                 continue
             if permit.generation < table.fenced_below:
                 raise Fenced(f"commit of checkpoint {permit.checkpoint} by generation {permit.generation}")
             world.checks.before_commit(self._process, table, permit, committables, asked_at)
             files = tuple(msgspec.json.decode(c.payload, type=Written).file for c in committables)
-            table.snapshots.append(
-                Snapshot(self._user, int(permit.checkpoint), files, sum(c.rows for c in committables))
-            )
-            self._known = int(permit.checkpoint)
-            world.log(
-                f"{table.name} snapshot {len(table.snapshots)} holds checkpoint {permit.checkpoint}: files {files}"
-            )
+            rows = sum(c.rows for c in committables)
+            table.publish(self._user, checkpoint=int(permit.checkpoint), added=files, rows=rows)
             table.after(self._process, fault, "publish")
-            return self._receipts()[-1]
+            self._history.ask()
+            receipt = self._history.receipt()
+            assert receipt is not None
+            return receipt
 
     def missing_files(self, committables: Sequence[Committable]) -> tuple[str, ...]:
         numbers = [msgspec.json.decode(c.payload, type=Written).file for c in committables]
@@ -224,20 +305,17 @@ class SimCommitter:
 
     def _held(self, permit: CommitPermit) -> CommitReceipt | None:
         """The checkpoint if the table has it. What was chosen to be committed fits only what was known then."""
-        receipts = self._receipts()
-        found = int(receipts[-1].checkpoint) if receipts else 0
+        known = self._history.checkpoint if self._history.asked else None
+        self._history.ask()
+        if self._history.gone > self._proven and not self._door_closed:
+            raise TablePositionMismatch(f"snapshot {self._history.gone} is gone")
+        self._history.trust()
+        found = self._history.checkpoint
         if found >= permit.checkpoint:
-            return receipts[-1]
-        if self._known is not None and found != self._known:
+            return self._history.receipt()
+        if known not in {None, found}:
             raise CommitFailed(f"checkpoint {found} appeared while {permit.checkpoint} was being committed")
         return None
-
-    def _receipts(self) -> tuple[CommitReceipt, ...]:
-        return tuple(
-            CommitReceipt(CheckpointId(snapshot.checkpoint), number, snapshot.rows, len(snapshot.files), None, number)
-            for number, snapshot in enumerate(self._table.snapshots, 1)
-            if snapshot.user == self._user
-        )
 
 
 def _failure(seen: str) -> StorageFailed:

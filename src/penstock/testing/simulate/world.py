@@ -23,13 +23,16 @@ from penstock.testing.simulate.checks import Checks
 from penstock.testing.simulate.cluster import SimCluster
 from penstock.testing.simulate.faults import Fault, Faults, Rates
 from penstock.testing.simulate.fibers import CheckFailed, Crashed, Fiber, Process, Scheduler
+from penstock.testing.simulate.foreign import OtherEngines
 from penstock.testing.simulate.jobs import Records, Shape, pipeline_of
+from penstock.testing.simulate.moving import Moving
 from penstock.testing.simulate.results import check_results
 from penstock.testing.simulate.savepoints import SimSavepoints
 from penstock.testing.simulate.source import Offsets, SimFeed, SimSource
 from penstock.testing.simulate.storage import Disk, SimStore
-from penstock.testing.simulate.table import FOREIGN, SimTable, Snapshot
+from penstock.testing.simulate.table import SimTable
 from penstock.testing.simulate.trace import Trace
+from penstock.testing.simulate.virtual import virtual_calls
 
 TABLES = (("records", "records"), ("totals", "sums"), ("windows", "panes"), ("pairs", "pairs"))
 """Tables and the sinks that write to them."""
@@ -42,9 +45,15 @@ EPOCHS_MAX = 2.0
 HEALTHY_STARTS_MAX = 8
 RESTORES = 0.25
 """Of restarts: by the number of a checkpoint."""
+HOME = "memory://simulated"
+"""The folder of the query, wherever it lies at the moment."""
+MOVES = 0.15
+"""Of restarts: in a new folder."""
 RESTORE_PAUSED = 0.3
 """Of those: soon after it took over, so that the next driver is ahead when it goes on."""
 FAULTS_MAX_S = 150.0
+UPKEEP = 0.2
+"""Of worlds: their tables are kept by the query."""
 
 
 class SimBackground:
@@ -114,11 +123,15 @@ class World:
         self.calm = rng.random() < CALM
         self.shape = Shape.draw(rng, calm=self.calm)
         self.records = Records.draw(rng, self.shape, rows_max=30 if self.calm else rng.choice((9, 15, 30)))
-        self.source = SimSource(self.records.tables)
+        self.source = SimSource(self.records.tables, seed)
         self.disk = Disk()
-        self.tables = {name: SimTable(name, sink, self) for name, sink in TABLES}
+        branched = [(table, table) for branch in self.shape.branches for table in branch.tables()]
+        self.tables = {name: SimTable(name, sink, self) for name, sink in (*TABLES, *branched)}
+        self.others = OtherEngines(self, self.faults.rates.foreign_acts)
+        self.upkeep = rng.random() < UPKEEP
         self.checks = Checks(self)
         self.savepoints = SimSavepoints(self)
+        self.moving = Moving(self)
         self.max_parallelism = rng.choice((5, 7, 8, 13, 128))
         self.retain = rng.choice((1, 2, 4, 8))
         self._batch_rows = rng.choice((10, 80) if self.calm else (5, 10, 20))
@@ -151,16 +164,18 @@ class World:
 
     def run(self) -> None:
         """Raises: `CheckFailed`."""
-        try:
-            self._supervise()
-        finally:
-            self.scheduler.close()
+        with virtual_calls(self.scheduler, random.Random(self.seed)):
+            try:
+                self._supervise()
+            finally:
+                self.scheduler.close()
 
     def _supervise(self) -> None:
         self.log(f"{self.shape} {self.faults.rates}")
         done = not self.calm and self._with_faults(self.rng.uniform(3, 40), self.rng.uniform(0, 1.5))
         self.faults.on = False
         self.table_stalls = set()
+        self.others.bring_back()
         self.disk.list_everything()
         self.log("faults off")
         if not done:
@@ -176,6 +191,8 @@ class World:
         driver = self.start_driver()
         while self.scheduler.now < (at_least_s if self.source.part_read() >= part else FAULTS_MAX_S):
             self.scheduler.wait(self.rng.uniform(0.1, 3))
+            if self.faults.chance(self.faults.rates.foreign):
+                self.others.act()
             if self.scheduler.now >= self._stalled_until:
                 self.table_stalls = set()
             if driver.over:
@@ -183,6 +200,8 @@ class World:
                     return True
                 self._judge(driver)
                 self.scheduler.pause(self.rng.choice((0.0, 0.5, 5.0)))
+                if self.rng.random() < MOVES:
+                    self.moving.go()
                 driver = self.start_driver(restore=self.rng.random() < RESTORES)
             else:
                 driver = self._meddle(driver)
@@ -216,9 +235,6 @@ class World:
         elif choice < 0.51:
             self.log("tables take no commits")
             self.table_stalls, self._stalled_until = set(self.tables), self.scheduler.now + self.rng.uniform(1, 30)
-        if self.faults.chance(self.faults.rates.foreign_commit):
-            table = self.tables["records"]
-            table.snapshots.append(Snapshot(FOREIGN, 0, ()))
         return driver
 
     def _without_faults(self) -> None:
@@ -268,6 +284,9 @@ class World:
                 restored=any(driver.restored for driver in self.drivers),
                 refused=driver.restored and driver.query is None,
             )
+            self.moving.go_back(driver.error)
+            if self.others.explains(type(driver.error).__name__):
+                self.others.bring_back()
 
     # -- drivers -------------------------------------------------------------------------------------------------
 
@@ -277,7 +296,9 @@ class World:
         self.drivers.append(driver)
         options = dict(self._options, parallelism=self._parallelism())
         manifests = sorted(path for path in self.disk.files if path.startswith("manifests/") and path.endswith(".json"))
-        if restore and len(manifests) > 1:
+        if (origin := self.moving.restores()) is not None:
+            driver.restored, options["restore"] = True, origin
+        elif restore and len(manifests) > 1:
             # Whoever goes back on purpose has ended what ran before.
             for other in self.drivers:
                 if other.process.alive:
@@ -289,7 +310,7 @@ class World:
                 driver.process.late = True
         driver.process.outage, driver.process.healthy = self.faults.outage(manifests), not self.faults.on
         self.log(f"start {driver.process.name} {options}")
-        config = Config.of("memory://simulated", **options)
+        config = Config.of(HOME, **options)
         self.scheduler.spawn(driver.process, "start", lambda: self._drive(driver, config))
         return driver
 
@@ -297,7 +318,7 @@ class World:
         process = driver.process
 
         def store(url: str) -> Store:
-            return SimStore(self, process, self.savepoints.disk_at(url) or self.disk)
+            return SimStore(self, process, self.disk if url == HOME else self._elsewhere(url))
 
         def spawn(name: str, step: Step, on_death: Callable[[BaseException], None]) -> SimBackground:
             made = driver.backgrounds[name] = SimBackground(self, process, name, step, on_death)
@@ -320,6 +341,15 @@ class World:
         driver.ended = True
         self.log(f"ended: {type(driver.error).__name__ if driver.error else 'finished'}")
         self.scheduler.wake(self._supervisor)
+
+    def _elsewhere(self, url: str) -> Disk:
+        return self.savepoints.disk_at(url) or self.moving.disk_at(url) or Disk()
+
+    def end_everything(self) -> None:
+        """Ends all drivers and all that they started."""
+        for process in (*(driver.process for driver in self.drivers), *self._executors):
+            if process.alive and not all(fiber.ended for fiber in process.fibers):
+                self.crash(process)
 
     def crash(self, process: Process) -> None:
         """Raises: `Crashed` when the running fiber belongs to it."""
