@@ -25,7 +25,6 @@ from penstock.task import Limits, run_subtask
 from penstock.testing.mixing import live_batches, live_inputs, rows_in
 from penstock.testing.simulate.faults import Fault
 from penstock.testing.simulate.fibers import Crashed, Fiber, Process
-from penstock.testing.simulate.kinds import is_on
 from penstock.testing.simulate.source import LANES, PARTITIONS
 from penstock.testing.simulate.storage import SimStore
 
@@ -182,8 +181,7 @@ def delivered(
     else:
         hashes = partitions * max(1, plan.max_parallelism // LANES) % plan.max_parallelism
     mine = np.flatnonzero(groups_of(hashes, plan.max_parallelism) * plan.parallelism // plan.max_parallelism == subtask)
-    if is_on("moving partitions"):
-        turns = np.array(chance.sample(range(LANES), LANES))
-        mine = mine[np.argsort(turns[partitions[mine]], kind="stable")]
+    turns = np.array(chance.sample(range(LANES), LANES))
+    mine = mine[np.argsort(turns[partitions[mine]], kind="stable")]
     taken = rows.take(pa.array(mine))
     return pa.RecordBatch.from_arrays([*taken.columns, pa.array(hashes[mine])], [*taken.schema.names, HASH_COLUMN])

@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from penstock.testing.simulate.kinds import is_on
-
 
 class Fault(Enum):
     """What happens to one operation."""
@@ -100,7 +98,7 @@ class Rates:
             table_failure=rate(0.6),
             table_delay=rate(1.0),
             foreign=rate(0.5),
-            foreign_acts=tuple(act for act in rng.sample(FOREIGN_ACTS, rng.randint(1, 3)) if is_on(act)),
+            foreign_acts=tuple(rng.sample(FOREIGN_ACTS, rng.randint(1, 3))),
             list_lag_s=rate(2.0, 0.25),
             outage=rate(0.8, 0.4),
             aims=tuple(rng.sample(AIMS, rng.randint(0, 3))),

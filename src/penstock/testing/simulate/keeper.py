@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from penstock.protocol.upkeep import Retention, SnapshotAge, first_kept
 from penstock.sinks.upkeep import UpkeepReport
-from penstock.testing.simulate.kinds import is_on
 
 if TYPE_CHECKING:
     from penstock.testing.simulate.table import SimTable
@@ -38,7 +37,7 @@ class SimKeeper:
     def step(self) -> UpkeepReport:
         if self._stopped or self._table.rolled_back:  # somebody is about to undo that
             return UpkeepReport()
-        return UpkeepReport(files_compacted=self._compact(), snapshots_expired=self._expire() if is_on("expire") else 0)
+        return UpkeepReport(files_compacted=self._compact(), snapshots_expired=self._expire())
 
     def _compact(self) -> int:
         table = self._table

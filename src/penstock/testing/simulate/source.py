@@ -19,7 +19,6 @@ from penstock.engine.loop import EpochLoop
 from penstock.protocol.ids import BatchId
 from penstock.testing.simulate.faults import Fault
 from penstock.testing.simulate.fibers import Process
-from penstock.testing.simulate.kinds import is_on
 
 if TYPE_CHECKING:
     from penstock.testing.simulate.world import World
@@ -71,8 +70,6 @@ class SimSource:
         So do Spark's sources: files are packed by size, and partitions without new data have no number.
         """
         lo, hi = self.offsets[batch][source]
-        if not is_on("moving partitions"):
-            return (self.tables[source].column("key").slice(lo, hi - lo).to_numpy() % LANES).tolist()
         rng = random.Random(f"{self.seed} {batch} {source}")
         count = rng.choice((1, 1, 2, 3))
         cuts = sorted(rng.randint(lo, hi) for _ in range(count - 1))

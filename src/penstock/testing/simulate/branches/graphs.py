@@ -15,7 +15,6 @@ from penstock.operators.process import KeyedProcess
 from penstock.pipeline import Output, Stream
 from penstock.testing.simulate.arrivals import arrivals
 from penstock.testing.simulate.branches.base import Branch, Fail, same
-from penstock.testing.simulate.kinds import is_on
 from penstock.testing.simulate.table import SimSink
 
 if TYPE_CHECKING:
@@ -54,7 +53,7 @@ class Graph(Branch):
     def draw(cls, rng: random.Random) -> Self:
         sources = rng.choice((1, 2, 2, 3))
         copies, steps = [1] * sources, list[Step]()
-        names = rng.choice((0.0, 0.0, 0.3)) if is_on("shared names") else 1.0
+        names = rng.choice((0.0, 0.0, 0.3))
         for _ in range(rng.randint(3, 6)):
             does = rng.choice(("map", "map", "filter", "union", "union", "union", "union", "keyed", "twice", "once"))
             count = rng.choice((2, 2, 3)) if does == "union" else 1
