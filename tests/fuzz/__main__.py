@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
@@ -49,23 +50,26 @@ def _worker(first: int, count: int, outcomes: Counter[str]) -> tuple[int, list[s
     shared = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=shared if shared.is_dir() else None) as place:
         command = [sys.executable, "-m", "tests.fuzz", "--worker", f"{place}/base", "--first", str(first)]
-        process = subprocess.Popen([*command, "--cases", str(count)], stdout=subprocess.PIPE, text=True)
-        assert process.stdout is not None
-        begun, wrong = 0, []
-        for line in process.stdout:
-            kind, _, rest = line.rstrip("\n").partition(" ")
-            if kind == "BEGIN":
-                begun += 1
-            elif kind == "TOLD":
-                outcomes[rest] += 1
-            elif kind == "WRONG":
-                wrong.append(rest)
-            else:
-                wrong.append(f"seed {first + begun - 1}: {line}") if begun else print(line, end="")
-        code = process.wait()
+        with subprocess.Popen([*command, "--cases", str(count)], stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            begun, wrong = _heard(process.stdout, outcomes)
+        code = process.returncode
     if code and not (wrong and wrong[-1].startswith(f"seed {first + begun - 1},")):
         wrong.append(f"seed {first + begun - 1}: the process ended with {code}")
     return max(1, begun), wrong
+
+
+def _heard(lines: Iterable[str], outcomes: Counter[str]) -> tuple[int, list[str]]:
+    """How many cases a worker began, and what it found wrong."""
+    begun, wrong = 0, []
+    for line in lines:
+        kind, _, rest = line.rstrip("\n").partition(" ")
+        begun += kind == "BEGIN"
+        if kind == "TOLD":
+            outcomes[rest] += 1
+        elif kind == "WRONG":
+            wrong.append(rest)
+    return begun, wrong
 
 
 def _work(seeds: range, base: Path) -> int:

@@ -193,7 +193,6 @@ EDGE = "clicks-to-totals"
         lambda m: m["edges"][EDGE]["segments"][0].update(path="../x"),
         lambda m: m["edges"][EDGE]["segments"][0].update(path="manifests/0000000005.json"),
         lambda m: m["edges"][EDGE]["segments"][0].update(rows=-1),
-        lambda m: m["edges"][EDGE]["segments"][0].update(checksum="x"),
         lambda m: m["edges"][EDGE]["segments"][0]["spans"][0].__setitem__(1, 61),
         lambda m: m["edges"][EDGE]["segments"][0]["spans"][0].__setitem__(0, [[0, 13]]),
         lambda m: m["edges"][EDGE]["segments"][0]["spans"][1].__setitem__(0, [[0, 6]]),

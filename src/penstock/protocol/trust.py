@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator
 from penstock.protocol.keygroups import KeyGroupRange
 from penstock.protocol.manifest import EdgeState, Manifest, Segment, SinkState, StateFile
 
-_CHECKSUM = re.compile(r"[0-9a-f]{16}")
 _NAME = r"(?!\.{1,2}(?:/|\Z))[^/\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,255}"
 _OWNER = re.compile(_NAME)
 _FILE = re.compile(rf"(?:segments|state)/{_NAME}(?:/{_NAME})*")
@@ -72,8 +71,6 @@ def _edge_faults(edge: EdgeState, manifest: Manifest) -> Iterator[str]:
 def _file_faults(file: Segment | StateFile) -> Iterator[str]:
     if len(file.path) > _LENGTH_MAX or not _FILE.fullmatch(file.path):
         yield f"{file.path[:100]!r} is no file of segments/ or state/"
-    if not _CHECKSUM.fullmatch(file.checksum):
-        yield f"{file.path} has no checksum"
 
 
 def _range_faults(ranges: Iterable[KeyGroupRange], max_parallelism: int) -> Iterator[str]:

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.errors import CorruptFile
 from penstock.operators.base import StateSchema
 from penstock.protocol.keygroups import KeyGroupRange, joined, order_of
 from penstock.protocol.manifest import StateFile
@@ -237,7 +238,12 @@ class KeyedState:
             self._last_sort = sort_orders(order_of(self._last_hashes, self._max_parallelism))
         orders = self._last_sort.orders
         first, last = self._span
-        assert not len(orders) or (first <= orders[0] and orders[-1] <= last), "a key of another subtask"
+        if len(orders) and not (first <= orders[0] and orders[-1] <= last):
+            raise CorruptFile(
+                "a record has a key of another subtask",
+                cause="a segment was forged: the hashes of its rows are not of the key groups that its index names",
+                next_step="restore the folder from a copy that you trust, or an older checkpoint (restore=N)",
+            )
         return self._last_sort
 
     def _write(
