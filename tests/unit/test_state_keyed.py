@@ -326,9 +326,9 @@ def test_a_new_value_called_as_our_own_column_is_null_where_older_files_have_del
     assert found.values.column("__deleted").null_count == 3
 
 
-def test_a_key_of_another_subtask_is_our_own_mistake(checkpoint: Checkpoint) -> None:
+def test_a_key_of_another_subtask_is_refused_because_only_a_forged_segment_has_one(checkpoint: Checkpoint) -> None:
     state = checkpoint.open(0, 2)
-    with pytest.raises(AssertionError, match="another subtask"):
+    with pytest.raises(CorruptFile, match="another subtask"):
         get(state, [5])
 
 
