@@ -49,9 +49,9 @@ class OtherEngines:
             table.expired, self._expired = expired, True
 
     def _roll_back(self, table: SimTable, count: int) -> None:
-        """To a snapshot that is there."""
+        """To a snapshot that is there; not while an older checkpoint is being restored, which would then fit."""
         kept = max(table.expired + 1, len(table.history) - count)
-        if kept < len(table.history) and not table.rolled_back:
+        if kept < len(table.history) and not table.rolled_back and not self._world.going_back():
             self._world.log(f"{FOREIGN} rolls {table.name} back to snapshot {kept}")
             table.rolled_back, table.history = table.history[kept:], table.history[:kept]
             self._rolled_back = True

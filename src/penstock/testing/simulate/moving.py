@@ -79,6 +79,7 @@ class Moving:
         if not self.begun or self.restores() is not None:
             return
         world.end_everything()
+        world.others.bring_back()
         place = self._place()
         if place is None:
             return

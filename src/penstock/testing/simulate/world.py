@@ -299,7 +299,8 @@ class World:
         if (origin := self.moving.restores()) is not None:
             driver.restored, options["restore"] = True, origin
         elif restore and len(manifests) > 1:
-            # Whoever goes back on purpose has ended what ran before.
+            # Whoever goes back on purpose has ended what ran before, and put the tables right.
+            self.others.bring_back()
             for other in self.drivers:
                 if other.process.alive:
                     self.crash(other.process)
@@ -344,6 +345,10 @@ class World:
 
     def _elsewhere(self, url: str) -> Disk:
         return self.savepoints.disk_at(url) or self.moving.disk_at(url) or Disk()
+
+    def going_back(self) -> bool:
+        """Whether some driver is about to restore an older checkpoint."""
+        return any(driver.restored and not driver.over and driver.query is None for driver in self.drivers)
 
     def end_everything(self) -> None:
         """Ends all drivers and all that they started."""
