@@ -55,6 +55,7 @@ class Watch:
         self._every_s = min(LOOK_S_MAX, *(limit / LOOKS for limit in limits)) if limits else None
         self._signs: _Signs | None = None
         self._verdict: tuple[RunningJob, SubtaskHung] | None = None
+        self._given_up: RunningJob | None = None
         self._told: set[Busy] = set()
         self._ending = False
         self._background: Background | None = None
@@ -94,6 +95,8 @@ class Watch:
 
     def _look_at_job(self) -> None:
         job, limit_s, now_s = self._runner.running, self._job_s, self._runner.clock()
+        if job is not None and self._given_up is not None and job is not self._given_up:
+            self._forget_signs(self._given_up)
         if job is None or limit_s is None or now_s - job.started_s <= limit_s + (job.budget_s or 0.0):
             return
         if self._verdict is not None and self._verdict[0] is job:
@@ -105,8 +108,8 @@ class Watch:
         for path in filter(tells_why, mine):
             stuck = self._read(path)
             if stuck is not None and stuck.stage == job.stage:
-                self._give_up(job, _hung(job, stuck))
                 store.delete([path for path in paths if path in mine or is_over(path, job.checkpoint, job.generation)])
+                self._give_up(job, _hung(job, stuck))
                 return
         activity = self._runner.cluster.activity()
         signs = (activity, *mine)
@@ -114,6 +117,13 @@ class Watch:
             self._signs = _Signs(job, signs, now_s)
         elif now_s - self._signs.changed_s > SILENT * limit_s:
             self._give_up(job, _silent(job, now_s - self._signs.changed_s, activity))
+
+    def _forget_signs(self, job: RunningJob) -> None:
+        """Attempts of a job that was given up may have left more: they must not speak for the next try."""
+        store = self._runner.checkpoints.store
+        paths = [entry.path for entry in store.list(FOLDER)]
+        store.delete([path for path in paths if belongs_to(path, job.checkpoint, job.generation)])
+        self._given_up = None
 
     def _read(self, path: str) -> Stuck | None:
         try:
@@ -123,7 +133,7 @@ class Watch:
 
     def _give_up(self, job: RunningJob, verdict: SubtaskHung) -> None:
         if self._runner.running is job:
-            self._verdict = (job, verdict)
+            self._verdict, self._given_up = (job, verdict), job
             self._runner.cluster.cancel()
 
     # -- commits ---------------------------------------------------------------------------------------------------
