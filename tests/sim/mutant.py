@@ -22,7 +22,7 @@ class Anywhere:
     def owners(self, attribute: str) -> Iterator[ModuleType]:
         original = getattr(self.module, attribute)
         for name, module in list(sys.modules.items()):
-            if name.startswith("penstock") and vars(module).get(attribute) is original:
+            if name.startswith(("penstock", "tests")) and vars(module).get(attribute) is original:
                 yield module
 
 

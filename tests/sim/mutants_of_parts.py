@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from penstock import task
+from penstock import compiler, task
 from penstock.channel import gate
 from penstock.engine import base, epochs, origin, savepoint
 from penstock.operators import (
@@ -27,12 +27,12 @@ from penstock.operators import (
     top_n,
     user_state,
 )
-from penstock.protocol import epoch, recover, scale
+from penstock.protocol import commit, epoch, outage, processingtime, recover, scale, trust
 from penstock.protocol import upkeep as upkeep_decisions
 from penstock.sinks import partition_done
 from penstock.sinks.paimon_upkeep import expire, merge, orphans
 from penstock.state import keyed, runs, tiers
-from penstock.store import arrowfile, local, staging
+from penstock.store import arrowcheck, arrowfile, local, paths, staging
 from tests.sim import faulty
 from tests.sim.mutant import Anywhere, Mutant
 
@@ -45,6 +45,7 @@ LETTERS = ("tests/unit/test_dead_letters.py",)
 STATE = ("tests/unit/test_state_runs.py", "tests/unit/test_state_keyed.py", "tests/unit/test_state_model.py")
 UPKEEP = ("tests/unit/test_upkeep_decisions.py", "tests/sinks/test_upkeep_removals.py")
 FILES = ("tests/unit/test_arrowfile.py",)
+HOSTILE = ("tests/unit/test_hostile_folder.py",)
 
 
 def part(name: str, what: str, tests: tuple[str, ...], *patches: tuple[Any, str, faulty.Make]) -> Mutant:
@@ -93,7 +94,7 @@ def _leaving_unordered(original: Any) -> Any:
 
 
 def _overwriting(_: Any) -> Any:
-    return lambda temp, full: full.write_bytes(temp.read_bytes())
+    return lambda self, temp, path: (self.root / path).write_bytes((self.root / temp).read_bytes())
 
 
 MUTANTS_OF_PARTS = (
@@ -386,6 +387,63 @@ MUTANTS_OF_PARTS = (
         "create-overwrites",
         "a name that is taken is written again",
         ("tests/unit/test_store.py",),
-        (local, "_link", _overwriting),
+        (local.LocalStore, "_link", _overwriting),
+    ),
+    # -- names, and what strangers write
+    part(
+        "edges-share-names",
+        "a second edge between two operators gets the name that another pair of operators has",
+        ("tests/unit/test_names.py",),
+        (compiler, "edge_names", lambda _: lambda ends: [f"{producer}-to-{consumer}" for producer, consumer in ends]),
+    ),
+    part(
+        "names-lead-out",
+        "a name from a file may lead out of its folder",
+        HOSTILE,
+        (Anywhere(paths), "is_path", faulty.always(True)),
+    ),
+    part(
+        "manifest-believed",
+        "a manifest's numbers and names are believed",
+        HOSTILE,
+        (Anywhere(trust), "why_not", faulty.always(None)),
+    ),
+    part(
+        "arrow-believed",
+        "offsets and sizes in a file are believed",
+        ("tests/unit/test_arrow_forged.py",),
+        (Anywhere(arrowcheck), "fault_in_message", faulty.always(None)),
+        (Anywhere(arrowcheck), "check_of", faulty.always(None)),
+    ),
+    # -- time, and tables that others change
+    part(
+        "clock-believed",
+        "processing time follows the wall clock wherever it jumps",
+        ("tests/unit/test_processing_time.py",),
+        (
+            Anywhere(processingtime),
+            "advanced",
+            lambda original: lambda last, wall, clock_s: dataclasses.replace(original(last, wall, clock_s), now=wall),
+        ),
+    ),
+    part(
+        "expired-is-uncommitted",
+        "a commit whose snapshot another engine expired counts as never made",
+        ("tests/unit/test_commit_floor.py",),
+        (
+            Anywhere(commit),
+            "reconcile",
+            lambda original: (
+                lambda sink, table, **rest: original(
+                    sink, dataclasses.replace(table, gone=None), **{**rest, "restored": False}
+                )
+            ),
+        ),
+    ),
+    part(
+        "publish-once",
+        "a passing failure of the storage ends the query",
+        ("tests/unit/test_engine_outage.py",),
+        (Anywhere(outage), "is_over", faulty.always(True)),
     ),
 )
