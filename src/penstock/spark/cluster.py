@@ -13,9 +13,6 @@ from dataclasses import replace
 
 import msgspec
 from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
-from pyspark.sql.pandas.functions import pandas_udf
-from pyspark.util import PythonEvalType
 
 from penstock.engine.cluster import JobCancelled, JobFailed, OfferedBatch, StageJob
 from penstock.errors import PenstockError
@@ -24,9 +21,9 @@ from penstock.protocol.plan import StagePlan
 from penstock.protocol.report import SubtaskReport
 from penstock.spark.activity import activity_of
 from penstock.spark.counts import JobCounts
-from penstock.spark.exchange import SourceLayout, quoted, to_subtasks
+from penstock.spark.exchange import SourceLayout, to_subtasks
 from penstock.spark.failures import is_cancellation, jvm_calls
-from penstock.spark.live import REPORT
+from penstock.spark.live import call_of, mapped
 from penstock.spark.reports import PlannedReports, all_reports
 from penstock.spark.worker import PLAN_PROPERTY, Work, as_property, decode_report, work_of
 from penstock.spark.workerpool import in_workers_of_sql
@@ -118,10 +115,8 @@ class SparkCluster:
     def _mapped(self, placed: DataFrame, work: Work, stage: str) -> DataFrame:
         """``placed.mapInArrow(work, REPORT)``, with a function that is made once and not for each micro-batch."""
         if stage not in self._functions:
-            function = pandas_udf(work, REPORT, PythonEvalType.SQL_MAP_ARROW_ITER_UDF)  # type: ignore[call-overload]
-            self._functions[stage] = function(*(F.col(quoted(name)) for name in placed.columns))
-        call = self._functions[stage]._jc  # noqa: SLF001
-        return DataFrame(placed._jdf.mapInArrow(call, False, None), placed.sparkSession)  # noqa: SLF001
+            self._functions[stage] = call_of(work, placed)
+        return mapped(placed, self._functions[stage])
 
     def _run_recovered(self, plan: StagePlan, work: Work) -> list[SubtaskReport]:
         # Spark starts partitions in order: the longest first, so that the short ones fill the gaps.

@@ -10,13 +10,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.functions import pandas_udf
 from pyspark.sql.types import BinaryType, StructType
+from pyspark.util import PythonEvalType
 
 from penstock.engine.feed import Demand
 from penstock.graph import Stage
-from penstock.spark.exchange import SourceLayout, to_subtasks
-from penstock.spark.worker import work_of
+from penstock.spark.exchange import SourceLayout, quoted, to_subtasks
+from penstock.spark.worker import Work, work_of
 from penstock.task import Limits
 
 REPORT = StructType().add("report", BinaryType())
@@ -47,4 +50,15 @@ class LivePlan:
         if self.stage is None:
             return rows
         placed = to_subtasks(rows, layout, self.stage.source_inputs, self.parallelism, max_parallelism)
-        return placed.mapInArrow(work_of(self.stage, store_url, limits), REPORT)
+        return mapped(placed, call_of(work_of(self.stage, store_url, limits), placed))
+
+
+def call_of(work: Work, rows: DataFrame) -> Column:
+    """The work as a function of all columns. ``mapInArrow`` would take the dot in a name for a field of a struct."""
+    function = pandas_udf(work, REPORT, PythonEvalType.SQL_MAP_ARROW_ITER_UDF)  # type: ignore[call-overload]
+    return function(*(F.col(quoted(name)) for name in rows.columns))
+
+
+def mapped(rows: DataFrame, call: Column) -> DataFrame:
+    """``rows.mapInArrow(work, REPORT)``."""
+    return DataFrame(rows._jdf.mapInArrow(call._jc, False, None), rows.sparkSession)  # noqa: SLF001
