@@ -210,6 +210,7 @@ class TableTemplate:
         committer = sink.open_committer("penstock-fuzz-words")
         for checkpoint in range(1, 7):
             tables.commit(committer, checkpoint, tables.epoch(sink, checkpoint))
+        lost = sorted((lake / "db.db/words").rglob("*.parquet"))[:1]
         pending = PendingCommit(checkpoint=7, committables=tuple(tables.epoch(sink, 7)))
         state = SinkState(committed=6, snapshot=6, pending=(pending,))
         manifest = Manifest(
@@ -230,7 +231,6 @@ class TableTemplate:
         )
         store = open_store(str(place / "ckpt"))
         store.create(manifest_path(7), encode_manifest(manifest))
-        lost = sorted((lake / "db.db/words").rglob("*.parquet"))[:1]
         names = "".join(f"{path.relative_to(lake / 'db.db/words')}\n" for path in lost)
         path = attempt_path("words", checkpoint=9, generation=1, subtask=0, attempt="7")
         store.append(path, names.encode())
