@@ -132,16 +132,16 @@ class CommitSlow(_Event, frozen=True, kw_only=True):
 
     sink: SinkName
     what: str
-    first: CheckpointId
-    last: CheckpointId
-    waited_s: float
+    first: Checkpoint
+    last: Checkpoint
+    waited_s: Seconds
 
 
 class StorageRetried(_Event, frozen=True, kw_only=True):
     """The checkpoint's storage refused something that the driver needs; it is tried again, and nothing is lost."""
 
     what: str
-    attempt: int
+    attempt: Count
     message: str
 
 
