@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.channel import live as live_rows
+from penstock.channel.delivery import CountedStream
 from penstock.channel.hashing import hash_columns
 from penstock.channel.lanes import spread_lanes
+from penstock.channel.live import LiveInputs
 from penstock.channel.segment import HASH_COLUMN
 from penstock.engine.cluster import StageJob
 from penstock.graph import Edge
@@ -39,7 +39,8 @@ class Mixing(harness._Stepped):
     def _run_one(self, job: StageJob, subtask: int) -> SubtaskReport:
         attempt, stream = next(self._attempts), None
         if job.plan.live and job.batch is not None:
-            stream = _counted(self._stream(job, subtask, attempt), job)
+            names = [edge.name for edge in job.stage.source_inputs]
+            stream = CountedStream(self._stream(job, subtask, attempt), names)
         report = run_subtask(
             job.stage,
             job.plan,
@@ -50,7 +51,7 @@ class Mixing(harness._Stepped):
             live=None if stream is None else _inputs(stream, job, self.limits.prefetch_bytes),
             clock=self.clock,
         )
-        return report if stream is None or not hasattr(stream, "stamped") else stream.stamped(report)
+        return report if stream is None else stream.stamped(report)
 
     def _stream(self, job: StageJob, subtask: int, attempt: int) -> Iterator[pa.RecordBatch]:
         assert self.schedule is not None
@@ -62,26 +63,10 @@ class Mixing(harness._Stepped):
         return _cut(pa.concat_tables(blocks), self.schedule.batch_rows)
 
 
-def _counted(stream: Iterator[pa.RecordBatch], job: StageJob) -> Any:
-    try:
-        from penstock.channel.delivery import CountedStream
-    except ImportError:
-        return stream
-    return CountedStream(stream, [edge.name for edge in job.stage.source_inputs])
-
-
-def _inputs(stream: Any, job: StageJob, bytes_max: int) -> Any:
+def _inputs(stream: CountedStream, job: StageJob, bytes_max: int) -> LiveInputs:
     """As in Spark's workers."""
     names = [edge.name for edge in job.stage.source_inputs]
-    if hasattr(live_rows, "MixedInputs"):
-        if len(names) == 1:
-            return live_rows.SeparateInputs({names[0]: stream})
-        return live_rows.MixedInputs(stream, names, bytes_max)
-    return (
-        live_rows.LiveInputs.single(stream, names[0])
-        if len(names) == 1
-        else live_rows.LiveInputs.mixed(stream, names, bytes_max)
-    )
+    return LiveInputs.single(stream, names[0]) if len(names) == 1 else LiveInputs.mixed(stream, names, bytes_max)
 
 
 def _partition_numbers(frame: object, chance: Random) -> dict[tuple[str, int], int]:
