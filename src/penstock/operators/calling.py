@@ -85,7 +85,8 @@ class Calls:
         self._reserve: deque[tuple[int, int, GivenRow]] = deque()
         self._begin_until = math.inf
         self._tasks: set[asyncio.Task[None]] = set()
-        self._ended: queue.SimpleQueue[Ended] = queue.SimpleQueue()
+        # No SimpleQueue: on a busy machine, its `get` with a short timeout was seen to wait for ever (CPython 3.11).
+        self._ended: queue.Queue[Ended] = queue.Queue()
         self._abandoned = False
 
     def begin(self, number: int, rows: Sequence[GivenRow], until: float) -> None:

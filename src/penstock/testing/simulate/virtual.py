@@ -104,7 +104,7 @@ def virtual_calls(scheduler: Scheduler, rng: random.Random) -> Iterator[None]:
             "event_loop": event_loop,
             "time": SimpleNamespace(monotonic=scheduler.clock),
             "random": rng,
-            "queue": SimpleNamespace(SimpleQueue=lambda: _Queue(loops[-1]), Empty=queue.Empty),
+            "queue": SimpleNamespace(Queue=lambda: _Queue(loops[-1]), Empty=queue.Empty),
         }.items():
             if hasattr(calling, name):
                 stack.enter_context(patch.object(calling, name, stand_in))
