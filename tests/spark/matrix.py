@@ -87,8 +87,8 @@ def cases(seed: int) -> Iterator[Case]:
 
 
 def representative(seed: int) -> list[Case]:
-    """A third of the matrix: every shape, growing, shrinking and slow."""
-    picked = [case for number, case in enumerate(cases(seed)) if number % 3 == 0]
+    """A part of the matrix: every shape at least once, growing, shrinking and slow."""
+    picked = [case for number, case in enumerate(cases(seed)) if number % 8 == 0]
     missing = set(SHAPES) - {case.shape for case in picked}
     return [*picked, *(next(case for case in cases(seed) if case.shape == shape) for shape in sorted(missing))]
 

@@ -1,4 +1,4 @@
-"""A representative third of the rescale matrix; `make matrix` runs all of it."""
+"""Each shape of the rescale matrix; `make matrix` runs all of it."""
 
 from __future__ import annotations
 
