@@ -55,8 +55,8 @@ RESTORE_PAUSED = 0.3
 """Of those: soon after it took over, so that the next driver is ahead when it goes on."""
 FAULTS_MAX_S = 150.0
 FIRST_SLICES = (1, 1, 2, 5)
-"""Rows of the first step after a start, when nobody knows yet what a row costs. Worlds have few rows: with the product's
-figure the barrier could never fire in the first epoch."""
+"""Rows of the first step after a start, when nobody knows yet what a row costs. Worlds have few rows: with the
+product's figure the barrier could never fire in the first epoch."""
 UPKEEP = 0.2
 """Of worlds: their tables are kept by the query."""
 
@@ -141,6 +141,7 @@ class World:
         self.retain = rng.choice((1, 2, 4, 8))
         self._batch_rows = rng.choice((10, 80) if self.calm else (2, 4, 8, 20))
         epoch_s = rng.choice((0.1, 0.3, 1.0, 3.0, None))
+        epoch_s = 0.3 if self.shape.crowded else epoch_s
         self.epoch_s = epoch_s or 1.0
         self.barrier = epoch_s is not None
         self.epochs_max = EPOCHS_MAX
@@ -155,6 +156,9 @@ class World:
             "epoch_timeout": None,
             "commit_timeout": None,
         }
+        if self.shape.crowded:
+            self._batch_rows = 4
+            self._options |= {"max_in_flight": 1_000_000, "max_in_flight_segments": 1_000}
         self._limits = Limits(segment_bytes=rng.choice((500, 3_000, 1_000_000)), prefetch_bytes=0)
         self._slots = rng.choice((1, 2, 4))
         self._first_slice_rows = barrier.FIRST_SLICE_ROWS if self.calm else rng.choice(FIRST_SLICES)
@@ -441,7 +445,8 @@ class World:
         return tuple(zip(begin, ends, strict=True))
 
     def trigger_pause(self) -> float:
-        return self.rng.choice((0.0, 0.0, 0.0, 0.3, 3.0)) if self.faults.on else 0.0
+        often = self.faults.on and not self.shape.crowded
+        return self.rng.choice((0.0, 0.0, 0.0, 0.3, 3.0)) if often else 0.0
 
     def log(self, what: str) -> None:
         current = self.scheduler.current
