@@ -103,9 +103,13 @@ class Shape:
         )
 
     @property
+    def crowded(self) -> bool:
+        return any(branch.crowded for branch in self.branches)
+
+    @property
     def waits(self) -> bool:
-        """Whether rows wait for something else: the barrier cannot interrupt that."""
-        return any(branch.kind == "calls" for branch in self.branches)
+        """Whether single rows may take longer than an epoch: the barrier cannot interrupt them."""
+        return any(branch.kind == "calls" or branch.crowded for branch in self.branches)
 
     @property
     def schema(self) -> pa.Schema:
@@ -212,6 +216,8 @@ class Records:
     @classmethod
     def draw(cls, rng: random.Random, shape: Shape, rows_max: int) -> Records:
         keys = rng.choice((2, 5, 12, 24))
+        if shape.crowded:
+            keys = 2
         skew = rng.choice((0.0, 0.0, 0.5, 0.9))
         big = rng.choice((0.0, 0.0, 0.02))
         tables = []

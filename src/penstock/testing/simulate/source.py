@@ -65,13 +65,16 @@ class SimSource:
         return rows
 
     def partitions(self, batch: int, source: int) -> list[int]:
-        """The partition of each row of a micro-batch: runs of rows, numbered anew in each micro-batch.
+        """The partition of each row of a micro-batch: by key or runs of rows, numbered anew in each micro-batch.
 
         So do Spark's sources: files are packed by size, and partitions without new data have no number.
         """
         lo, hi = self.offsets[batch][source]
+        if self.seed % 2:
+            keys: list[int] = self.tables[source].column("key").slice(lo, hi - lo).to_pylist()
+            return [(key + batch) % LANES for key in keys]
         rng = random.Random(f"{self.seed} {batch} {source}")
-        count = rng.choice((1, 1, 2, 3))
+        count = rng.choice((1, 2, 3, 4))
         cuts = sorted(rng.randint(lo, hi) for _ in range(count - 1))
         numbers = rng.sample(range(LANES), count)
         return [numbers[sum(row >= cut for cut in cuts)] for row in range(lo, hi)]

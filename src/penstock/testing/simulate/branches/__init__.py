@@ -32,6 +32,7 @@ BRANCHES: tuple[type[Branch], ...] = (
     Gathered,
     Slowed,
     Slowed,
+    Slowed,
 )
 _CHANCE = (0.5, 0.4, 0.1)
 """Of worlds: none, one, two."""

@@ -32,6 +32,9 @@ class Branch:
     late: ClassVar[bool] = False
     """Whether it wants records that are late."""
 
+    crowded: ClassVar[bool] = False
+    """Whether it wants small micro-batches of few keys that come while older ones are in flight."""
+
     named: bool = True
     """Whether operators get names, or keep the ones that are made for them."""
     sources: int = 1

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from penstock.testing.simulate.world import World
 
 NUMBERED = pa.schema({"id": pa.int64(), "key": pa.int64(), "n": pa.int64()})
-RUN = 6
+RUN = 4
 """So many rows in a row are slow, then as many are not."""
 
 
@@ -29,13 +29,14 @@ class Slowed(Branch):
 
     kind: ClassVar[str] = "slowed"
     parts: ClassVar[tuple[str, ...]] = ("rows",)
+    crowded: ClassVar[bool] = True
 
     stages: int = 1
     cost: float = 0.3
 
     @classmethod
     def draw(cls, rng: random.Random) -> Self:
-        return cls(named=rng.random() < 0.5, stages=rng.choice((1, 1, 2)), cost=rng.choice((0.2, 0.5, 0.8)))
+        return cls(named=rng.random() < 0.5, stages=rng.choice((1, 1, 2)), cost=rng.choice((0.3, 1.0, 2.0)))
 
     def outputs(self, world: World, streams: list[Stream]) -> list[Output]:
         cost_s = self.cost * world.epoch_s
