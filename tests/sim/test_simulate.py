@@ -63,6 +63,7 @@ def test_mutants_are_noticed(name: str) -> None:
     assert hunt(named(name)).by is not None
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_a_random_third_of_the_mutants_is_noticed() -> None:
     """Drawn anew each time, so that all of them have their turn."""
