@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 from py4j.protocol import Py4JError
+from pyspark import SparkContext
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -35,6 +36,7 @@ INTERRUPTION_MS_MAX = 10_000
 PLANNING_S_MAX = 2.0
 """A source that takes longer to say what it has is interrupted."""
 STATUS_EVERY_S = 0.02
+SESSION_CHECK_S = 5
 QUERY_SETTINGS = {
     # One partition must stay one subtask.
     "spark.sql.adaptive.enabled": "false",
@@ -107,7 +109,7 @@ class SparkFeed:
             current: _Reading | None = reading
             try:
                 while current is not None:
-                    _await_end(current)
+                    _await_end(current, self._context)
                     current = self._read(offer, demand) if current.stopping.is_set() else None
             except BaseException as error:
                 on_failure(explained(error, self._context))
@@ -236,10 +238,14 @@ def _stop(reading: _Reading) -> None:
     reading.query.stop()
 
 
-def _await_end(reading: _Reading) -> None:
-    """Raises: what ended the streaming query, if it was not stopped."""
+def _await_end(reading: _Reading, context: SparkContext) -> None:
+    """Returns at the end of the streaming query, or of its session: a query that waits for input may outlive that.
+
+    Raises: what ended the streaming query, if it was not stopped.
+    """
     try:
-        reading.query.awaitTermination()
+        while not reading.query.awaitTermination(SESSION_CHECK_S) and not is_stopped(context):
+            pass
     finally:
         with suppress(Exception):  # the JVM may be gone; whoever waits must hear of the end all the same
             reading.log_files.restore()
