@@ -64,6 +64,14 @@ class SimSource:
             rows[f"s{number}{PARTITIONS}"] = self.partitions(batch, number)
         return rows
 
+    def next_offsets(self, batch: int, rng: random.Random, rows_max: int) -> Offsets:
+        """How much a micro-batch takes of each source."""
+        begin = self.end_of(batch - 1)
+        ends = [
+            min(table.num_rows, lo + rng.randint(1, rows_max)) for lo, table in zip(begin, self.tables, strict=True)
+        ]
+        return tuple(zip(begin, ends, strict=True))
+
     def partitions(self, batch: int, source: int) -> list[int]:
         """The partition of each row of a micro-batch: by key or runs of rows, numbered anew in each micro-batch.
 

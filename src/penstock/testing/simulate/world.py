@@ -436,13 +436,7 @@ class World:
         return [other.name for other in self._pipeline.stages].index(stage.name)
 
     def next_offsets(self, batch: int) -> Offsets:
-        """How much a micro-batch takes of each source."""
-        begin = self.source.end_of(batch - 1)
-        ends = [
-            min(table.num_rows, lo + self.rng.randint(1, self._batch_rows))
-            for lo, table in zip(begin, self.source.tables, strict=True)
-        ]
-        return tuple(zip(begin, ends, strict=True))
+        return self.source.next_offsets(batch, self.rng, self._batch_rows)
 
     def trigger_pause(self) -> float:
         often = self.faults.on and not self.shape.crowded
