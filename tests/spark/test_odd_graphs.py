@@ -148,6 +148,7 @@ if __name__ == "__main__":
     output = pen.read(stream(spark, root / "in")).map_batches(slow if busy else (lambda b: b)).write(paimon(root))
     query = pen.start(output, checkpoint=root / "c", epoch="500 ms")
     while query.progress() is None or not (busy or query.waiting_for):
+        assert query.is_active, query.exception()
         time.sleep(0.05)
     child = os.fork()
     if child == 0:
