@@ -12,7 +12,7 @@ import penstock as pen
 from benchmarks import data, ours
 from benchmarks.peers import spend
 from benchmarks.verdict import Verdicts
-from penstock.pipeline import Output, Stream
+from penstock.api.stream import Output, Stream
 
 
 class OneRow(pen.KeyedProcess):

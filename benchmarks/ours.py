@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 import penstock as pen
 from benchmarks.measure import Measured, stream_files
 from benchmarks.peers import spend
+from penstock.api.stream import Output, Stream
 from penstock.observe.events import EpochPublished, Event
-from penstock.pipeline import Output, Stream
 
 
 class Totals(pen.KeyedProcess):

@@ -20,12 +20,12 @@ import pyarrow as pa
 
 import penstock as pen
 from benchmarks.verdict import Verdicts
-from penstock.channel.lanes import spread_lanes
+from penstock.inflight.lanes import spread_lanes
 from penstock.protocol.ids import CheckpointId, Generation
 from penstock.protocol.keygroups import DEFAULT_MAX_PARALLELISM
 from penstock.sinks.base import CommitPermit, WriterContext
-from penstock.sinks.paimon_files import BUFFER_BYTES
-from penstock.sinks.paimon_read import listed_files, read_table
+from penstock.sinks.paimon.files import BUFFER_BYTES
+from penstock.sinks.paimon.read import listed_files, read_table
 
 PARTITIONS, SUBTASKS = 100, 16
 ROWS = 500_000

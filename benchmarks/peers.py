@@ -20,7 +20,7 @@ from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from benchmarks.measure import Measured, best, measure
-from penstock.spark import logfiles
+from penstock.spark.quirks import logfiles
 
 StateStore = Literal["in-memory", "rocksdb", "rocksdb-changelog"]
 KeyedPython = Literal["applyInPandasWithState", "transformWithStateInPandas", "transformWithState"]

@@ -22,7 +22,7 @@ from benchmarks.verdict import Verdicts
 from benchmarks.workers import PeakMemory
 from penstock.observe.events import EpochPublished, Event
 from penstock.protocol.ids import StageName
-from penstock.sinks.paimon_read import read_table
+from penstock.sinks.paimon.read import read_table
 
 BEFORE, AFTER = 7, 2
 RECOVERY_EPOCHS = 8

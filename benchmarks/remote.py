@@ -26,7 +26,7 @@ from benchmarks.measure import stream_files
 from benchmarks.session import with_settings
 from benchmarks.verdict import Verdicts, percentile
 from penstock.observe.events import EpochPublished, Event
-from penstock.spark.logfiles import QUICK, SETTING
+from penstock.spark.quirks.logfiles import QUICK, SETTING
 from penstock.store import open_store
 from penstock.store.object import ObjectStore
 

@@ -22,9 +22,9 @@ from penstock.engine.upkeep import TableUpkeep, Upkeeping
 from penstock.observe.events import Event
 from penstock.protocol.ids import CheckpointId, Generation
 from penstock.sinks.base import CommitPermit, Committable, WriterContext
-from penstock.sinks.paimon import Paimon
-from penstock.sinks.paimon_open import open_table
-from penstock.sinks.paimon_read import listed_files, read_table
+from penstock.sinks.paimon.open import open_table
+from penstock.sinks.paimon.read import listed_files, read_table
+from penstock.sinks.paimon.sink import Paimon
 from penstock.sinks.upkeep import Upkeep
 
 CHECKPOINTS = 2_000

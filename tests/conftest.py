@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.leftovers import FAILED, stop_leftovers
+from tests.support.leftovers import FAILED, stop_leftovers
 
 ROOT = Path(__file__).resolve().parents[1]
 SPARK_TEST_S, SLOW_TEST_S = 600, 3600

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 import penstock as pen
 from examples.nexmark.generate import DELAY_S, SCHEMAS, generate
 from examples.nexmark.queries import QUERIES, Query
-from penstock.sinks.paimon_read import read_table
+from penstock.sinks.paimon.read import read_table
 
 Row = tuple[Any, ...]
 

@@ -3,8 +3,10 @@ recovers."""
 
 from typing import TYPE_CHECKING, Any
 
+from penstock.api.read import read
+from penstock.api.stream import BroadcastStream, KeyedStream, Output, Stream, WindowedStream, start
 from penstock.errors import PenstockError
-from penstock.operators.aggregates import (
+from penstock.operators.aggregate.functions import (
     approx_count_distinct,
     collect_list,
     collect_set,
@@ -22,26 +24,25 @@ from penstock.operators.aggregates import (
     var_pop,
     variance,
 )
-from penstock.operators.batch_process import BatchProcess
-from penstock.operators.connect import ConnectProcess
-from penstock.operators.declare import broadcast_map, list_state, map_state, value
-from penstock.operators.event_loop import AsyncFunction
-from penstock.operators.process import KeyedProcess
-from penstock.operators.user_aggregate import UserAggregate
-from penstock.operators.windows import session_window, sliding, tumbling
-from penstock.pipeline import BroadcastStream, KeyedStream, Output, Stream, WindowedStream, start
+from penstock.operators.aggregate.user_aggregate import UserAggregate
+from penstock.operators.calls.event_loop import AsyncFunction
+from penstock.operators.process.batch_process import BatchProcess
+from penstock.operators.process.connect import ConnectProcess
+from penstock.operators.process.declare import broadcast_map, list_state, map_state, value
+from penstock.operators.process.process import KeyedProcess
+from penstock.operators.window.windows import session_window, sliding, tumbling
 from penstock.sinks.discard import Discard
 from penstock.sinks.listeners import CommitInfo, CommitListener
-from penstock.sinks.paimon import Paimon
+from penstock.sinks.paimon.sink import Paimon
 from penstock.sinks.partition_done import PartitionDone
 from penstock.sinks.upkeep import Upkeep
-from penstock.sources import read
+from penstock.version import VERSION
 
 if TYPE_CHECKING:
     from penstock.engine.query import Query
     from penstock.spark.session import session, spark_conf
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 __all__ = [
     "AsyncFunction",

@@ -1,6 +1,6 @@
 """Every error a user can meet: a code, what was seen, the likely cause and the next step.
 
-This file is the catalogue; docs/errors.md is generated from it (``python -m penstock.errors_doc``). Errors travel from
+This file is the catalogue; docs/errors.md is generated from it (``python scripts/errors_page.py``). Errors travel from
 a subtask to the driver as an `ErrorReport`, never as a pickled exception.
 """
 

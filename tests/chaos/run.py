@@ -21,7 +21,7 @@ from tests.chaos.shapes import SHAPES, TIMERS
 from tests.chaos.verdict import Wrong, require_understandable
 from tests.spark.matrix import Case
 from tests.spark.matrix_data import Faults, make_input
-from tests.spark.streams import write_files
+from tests.support.spark_streams import write_files
 
 HANG_S = 90.0
 """What takes longer hangs. Far above what it should take: the machine may be busy, and is made so on purpose."""

@@ -14,7 +14,7 @@ import penstock as pen
 from tests.spark.matrix_data import Faults, Input
 from tests.spark.matrix_shapes import SHAPES as MATRIX_SHAPES
 from tests.spark.matrix_shapes import Count, Shape, check_table, read, takes
-from tests.spark.streams import paimon, rows_in
+from tests.support.spark_streams import paimon, rows_in
 
 
 class Later(pen.KeyedProcess):

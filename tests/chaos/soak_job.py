@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 import penstock as pen
-from penstock.sinks.paimon_read import listed_files, read_table
+from penstock.sinks.paimon.read import listed_files, read_table
 from tests.spark.matrix_shapes import takes
 
 SOAK = "soak"

@@ -17,10 +17,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 import penstock
-from penstock.config import Config
+from penstock.engine.options import Config
 from penstock.errors import catalogue
-from penstock.errors_doc import errors_page
-from penstock.sinks.paimon_read import read_table
+from penstock.sinks.paimon.read import read_table
+from scripts.errors_page import errors_page
 
 ROOT = Path(__file__).resolve().parents[2]
 README, GUIDE = ROOT / "README.md", ROOT / "docs" / "guide.md"
@@ -122,7 +122,7 @@ def test_examples_in_docstrings_hold(name: str) -> None:
 
 
 def test_the_page_of_errors_is_what_the_catalogue_says() -> None:
-    """Renew it with ``python -m penstock.errors_doc > docs/errors.md``."""
+    """Renew it with ``python scripts/errors_page.py > docs/errors.md``."""
     assert (ROOT / "docs" / "errors.md").read_text(encoding="utf-8") == errors_page()
 
 

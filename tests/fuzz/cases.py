@@ -19,15 +19,15 @@ from penstock.engine.attempts import AttemptFiles
 from penstock.engine.checkpoints import Checkpoints
 from penstock.errors import PenstockError
 from penstock.protocol.ids import CheckpointId, Generation
-from penstock.sinks.paimon import Paimon
-from penstock.sinks.paimon_upkeep.keeper import PaimonKeeper
+from penstock.sinks.paimon.sink import Paimon
+from penstock.sinks.paimon.upkeep.keeper import PaimonKeeper
 from penstock.sinks.upkeep import Upkeep
 from penstock.store import open_store
 from penstock.text import printable
 from tests.fuzz import mutate
 from tests.fuzz.folders import BATCHES, OPTIONS, ROWS, CheckpointTemplate, TableTemplate, copy
 from tests.fuzz.watch import MEMORY_BYTES_MAX, SECRET, Audit, Outside, peak_bytes
-from tests.sinks import tables
+from tests.support import tables
 
 CASE_S_MAX = 60
 TABLE_SHARE = 0.08

@@ -11,15 +11,14 @@ from pathlib import Path
 import pyarrow as pa
 
 import penstock as pen
-from penstock.channel.reader import PrefetchingReader
-from penstock.channel.segment import edge_schema
 from penstock.engine.attempts import AttemptFiles
 from penstock.engine.checkpoints import Checkpoints, manifest_path
 from penstock.engine.journal import read_journal
 from penstock.engine.savepoint import take_savepoint
 from penstock.engine.sourcelog import rewind_source
+from penstock.inflight.reader import PrefetchingReader
+from penstock.inflight.segment import edge_schema
 from penstock.observe.events import decode_events
-from penstock.operators.base import StateSchema
 from penstock.protocol.attempts import attempt_path
 from penstock.protocol.codec import encode_manifest
 from penstock.protocol.garbage import garbage
@@ -27,15 +26,16 @@ from penstock.protocol.ids import CheckpointId, Generation
 from penstock.protocol.keygroups import KeyGroupRange
 from penstock.protocol.manifest import EdgeState, Manifest, PendingCommit, PipelineShape, SinkState, SourcePosition
 from penstock.protocol.reads import ReadSpan
-from penstock.sinks.paimon import Paimon
+from penstock.records import StateSchema
+from penstock.sinks.paimon.sink import Paimon
 from penstock.state.keyed import KeyedState
 from penstock.store import open_store
 from penstock.store.base import Store
 from penstock.store.paths import check_path
 from penstock.testing.inline import InlineRun, stream_of
 from penstock.testing.tables import Memory, Snapshot, memory_table
-from tests.sinks import tables
-from tests.unit.engine_jobs import FakeClock, run_until
+from tests.support import tables
+from tests.support.engine_jobs import FakeClock, run_until
 
 TABLE = "fuzz"
 ROWS, BATCHES = 120, 2

@@ -13,16 +13,16 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.channel.delivery import CountedStream
-from penstock.channel.hashing import hash_columns
-from penstock.channel.lanes import spread_lanes
-from penstock.channel.live import LiveInputs
-from penstock.channel.segment import HASH_COLUMN
 from penstock.engine.cluster import StageJob
-from penstock.graph import Edge
+from penstock.graph.stages import Edge
+from penstock.hashing import hash_columns
+from penstock.inflight.delivery import CountedStream
+from penstock.inflight.lanes import spread_lanes
+from penstock.inflight.live import LiveInputs
+from penstock.inflight.segment import HASH_COLUMN
 from penstock.protocol.keygroups import groups_of
 from penstock.protocol.report import SubtaskReport
-from penstock.task import run_subtask
+from penstock.subtask.attempt import run_subtask
 from penstock.testing import harness
 from tests.generated.program import Schedule
 

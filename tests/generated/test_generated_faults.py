@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from penstock import compiler, graph, names
-from penstock.channel.delivery import CountedStream
-from penstock.channel.live import LiveInputs, LiveRows
+from penstock.graph import compiler, names
+from penstock.graph import pipeline as graph
+from penstock.inflight.delivery import CountedStream
+from penstock.inflight.live import LiveInputs, LiveRows
 from penstock.protocol import advance
 from tests.generated.oracle import Oracle
 from tests.generated.run import judge_seed

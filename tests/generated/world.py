@@ -8,7 +8,7 @@ import pyarrow as pa
 import penstock as pen
 from penstock.engine.epochs import EpochRunner
 from penstock.protocol.manifest import Manifest
-from penstock.task import Limits
+from penstock.subtask.attempt import Limits
 from penstock.testing import Harness, stream_of
 from tests.generated.kinds import schema_of
 from tests.generated.mixing import Mixing

@@ -12,8 +12,8 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from penstock.channel import gate, scan
 from penstock.engine import checkpoints, collect, commits, epochs, loop
+from penstock.inflight import gate, scan
 from penstock.protocol import epoch as protocol_epoch
 from penstock.protocol.attempts import Verdict
 from penstock.protocol.ids import Generation

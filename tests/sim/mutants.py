@@ -17,14 +17,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock import task
-from penstock.channel import gate, live, scan, segment, watermarks
 from penstock.engine import attempts, checkpoints, collect, commits, epochs, loop, pins, start
-from penstock.operators import connect
+from penstock.inflight import gate, live, scan, segment, watermarks
+from penstock.operators.process import connect
 from penstock.protocol import advance, commit, plan
 from penstock.protocol.eventtime import highest
 from penstock.protocol.manifest import Segment
 from penstock.store import arrowfile
+from penstock.subtask import attempt as task
 from penstock.testing.simulate import simulate
 from penstock.testing.simulate.runner import seed_pool
 from tests.sim import faulty

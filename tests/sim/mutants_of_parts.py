@@ -12,40 +12,43 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from penstock import compiler, task
-from penstock.channel import gate
 from penstock.engine import base, epochs, origin, savepoint
-from penstock.operators import (
-    calling,
-    closing,
-    deadletters,
-    deduplicate,
-    join_buffer,
-    lateness,
-    session_state,
-    timers,
-    top_n,
-    user_state,
-)
+from penstock.graph import compiler
+from penstock.inflight import gate
+from penstock.operators import deduplicate, top_n
+from penstock.operators.calls import calling
+from penstock.operators.failures import deadletters
+from penstock.operators.join import join_buffer
+from penstock.operators.process import timers, user_state
+from penstock.operators.window import closing, lateness, session_state
 from penstock.protocol import commit, epoch, outage, processingtime, recover, scale, trust
 from penstock.protocol import upkeep as upkeep_decisions
 from penstock.sinks import partition_done
-from penstock.sinks.paimon_upkeep import expire, merge, orphans
+from penstock.sinks.paimon.upkeep import expire, merge, orphans
 from penstock.state import keyed, runs, tiers
 from penstock.store import arrowcheck, arrowfile, local, paths, staging
+from penstock.subtask import attempt as task
 from tests.sim import faulty
 from tests.sim.mutant import Anywhere, Mutant
 
-ENGINE = ("tests/unit/test_engine_promises.py",)
-WINDOWS = ("tests/unit/test_windows.py", "tests/unit/test_windows_engine.py", "tests/unit/test_panes.py")
-JOINS = ("tests/unit/test_join.py",)
-TIMERS = ("tests/unit/test_process_timers.py", "tests/unit/test_timer_rules.py")
-CALLS = ("tests/unit/test_map_async.py",)
-LETTERS = ("tests/unit/test_dead_letters.py",)
-STATE = ("tests/unit/test_state_runs.py", "tests/unit/test_state_keyed.py", "tests/unit/test_state_model.py")
-UPKEEP = ("tests/unit/test_upkeep_decisions.py", "tests/sinks/test_upkeep_removals.py")
-FILES = ("tests/unit/test_arrowfile.py",)
-HOSTILE = ("tests/unit/test_hostile_folder.py",)
+ENGINE = ("tests/unit/engine/test_engine_promises.py",)
+WINDOWS = (
+    "tests/unit/operators/test_windows.py",
+    "tests/unit/operators/test_windows_engine.py",
+    "tests/unit/operators/test_panes.py",
+)
+JOINS = ("tests/unit/operators/test_join.py",)
+TIMERS = ("tests/unit/operators/test_process_timers.py", "tests/unit/operators/test_timer_rules.py")
+CALLS = ("tests/unit/operators/test_map_async.py",)
+LETTERS = ("tests/unit/operators/test_dead_letters.py",)
+STATE = (
+    "tests/unit/state/test_state_runs.py",
+    "tests/unit/state/test_state_keyed.py",
+    "tests/unit/state/test_state_model.py",
+)
+UPKEEP = ("tests/unit/protocol/test_upkeep_decisions.py", "tests/sinks/test_upkeep_removals.py")
+FILES = ("tests/unit/store/test_arrowfile.py",)
+HOSTILE = ("tests/unit/engine/test_hostile_folder.py",)
 
 
 def part(name: str, what: str, tests: tuple[str, ...], *patches: tuple[Any, str, faulty.Make]) -> Mutant:
@@ -120,7 +123,7 @@ MUTANTS_OF_PARTS = (
     part(
         "bytes-unlimited",
         "the bytes in flight are not limited",
-        ("tests/unit/test_engine_epochs.py",),
+        ("tests/unit/engine/test_engine_epochs.py",),
         (epoch.Facts, "over_limit", lambda _: lambda self: self.segments_in_flight > self.max_segments_in_flight),
     ),
     part(
@@ -132,49 +135,49 @@ MUTANTS_OF_PARTS = (
     part(
         "misfit-accepted",
         "a pipeline that does not fit its checkpoint is started",
-        ("tests/unit/test_engine_refusals.py",),
+        ("tests/unit/engine/test_engine_refusals.py",),
         (base, "compare_shapes", faulty.always(())),
     ),
     part(
         "dropped-uncounted",
         "in-flight data that a user drops is not counted",
-        ("tests/unit/test_drop.py",),
+        ("tests/unit/engine/test_drop.py",),
         (recover.Dropped, "__init__", lambda init: lambda self, edge, _rows, size: init(self, edge, 0, size)),
     ),
     part(
         "restore-over",
         "a restore is done into a folder with a history of its own",
-        ("tests/unit/test_restore.py", "tests/unit/test_savepoint.py"),
+        ("tests/unit/engine/test_restore.py", "tests/unit/engine/test_savepoint.py"),
         (base, "require_new", faulty.always(None)),
     ),
     part(
         "restore-half",
         "a query starts on a folder whose restore was not finished",
-        ("tests/unit/test_restore.py", "tests/unit/test_savepoint.py"),
+        ("tests/unit/engine/test_restore.py", "tests/unit/engine/test_savepoint.py"),
         (base, "require_finished", faulty.always(None)),
     ),
     part(
         "restore-another",
         "a second restore into a folder overwrites what the first one began",
-        ("tests/unit/test_restore.py", "tests/unit/test_savepoint.py"),
+        ("tests/unit/engine/test_restore.py", "tests/unit/engine/test_savepoint.py"),
         (origin, "_read", faulty.always(type("Begun", (), {"identity": "", "checkpoint": 0, "place": ""})())),
     ),
     part(
         "savepoint-over",
         "a savepoint is written into a folder that is not empty",
-        ("tests/unit/test_savepoint.py",),
+        ("tests/unit/engine/test_savepoint.py",),
         (Anywhere(staging), "require_empty", faulty.always(None)),
     ),
     part(
         "savepoint-unfinished",
         "a savepoint counts before its last file is there",
-        ("tests/unit/test_savepoint.py",),
+        ("tests/unit/engine/test_savepoint.py",),
         (savepoint.SavepointJob, "step", lambda step: lambda self: (step(self), None)[1]),
     ),
     part(
         "scale-at-once",
         "one busy epoch is enough to change the parallelism",
-        ("tests/unit/test_scale.py",),
+        ("tests/unit/protocol/test_scale.py",),
         (scale, "_hot", _returned(lambda memory: dataclasses.replace(memory, hot=memory.hot + 100))),
     ),
     # -- event time
@@ -227,7 +230,7 @@ MUTANTS_OF_PARTS = (
     part(
         "duplicates-late",
         "late rows are taken for new ones",
-        ("tests/unit/test_deduplicate.py",),
+        ("tests/unit/operators/test_deduplicate.py",),
         (
             deduplicate._Deduplicator,
             "_in_time",
@@ -243,19 +246,19 @@ MUTANTS_OF_PARTS = (
     part(
         "duplicates-within",
         "a duplicate at the end of its span is kept",
-        ("tests/unit/test_deduplicate.py",),
+        ("tests/unit/operators/test_deduplicate.py",),
         (deduplicate, "_kept_within", _given(4, lambda within: within - 1)),
     ),
     part(
         "top-one-less",
         "the last rank is missing",
-        ("tests/unit/test_top_n.py",),
+        ("tests/unit/operators/test_top_n.py",),
         (top_n, "lists_of", _given(4, lambda count: count - 1)),
     ),
     part(
         "top-repeats",
         "ranks that did not change are emitted again",
-        ("tests/unit/test_top_n.py",),
+        ("tests/unit/operators/test_top_n.py",),
         (top_n, "_changed", _returned(np.ones_like)),
     ),
     part(
@@ -279,13 +282,13 @@ MUTANTS_OF_PARTS = (
     part(
         "ttl-ignored",
         "state whose time to live is over is still there",
-        ("tests/unit/test_state_growth.py", *TIMERS, "tests/unit/test_batch_process.py"),
+        ("tests/unit/state/test_state_growth.py", *TIMERS, "tests/unit/operators/test_batch_process.py"),
         (Anywhere(user_state), "alive", lambda _: lambda stored, field, _now: stored.column(field.name)),
     ),
     part(
         "ttl-not-renewed",
         "state that is written again does not live anew",
-        ("tests/unit/test_state_growth.py", *TIMERS, "tests/unit/test_batch_process.py"),
+        ("tests/unit/state/test_state_growth.py", *TIMERS, "tests/unit/operators/test_batch_process.py"),
         (Anywhere(user_state), "with_expiry", _given(3, lambda flags: [np.zeros_like(part) for part in flags])),
     ),
     # -- calls, dead letters, inputs in turn
@@ -311,13 +314,13 @@ MUTANTS_OF_PARTS = (
     part(
         "no-hold-back",
         "an input that is to wait for others does not",
-        ("tests/unit/test_connect.py",),
+        ("tests/unit/operators/test_connect.py",),
         (gate.Gate, "__init__", _unranked),
     ),
     part(
         "broadcast-cut",
         "the barrier cuts broadcast rows differently in each subtask",
-        ("tests/unit/test_connect.py", "tests/unit/test_broadcast_maps.py"),
+        ("tests/unit/operators/test_connect.py", "tests/unit/operators/test_broadcast_maps.py"),
         (gate.Channel, "obliged", lambda _: lambda self: False),
     ),
     # -- state
@@ -331,13 +334,13 @@ MUTANTS_OF_PARTS = (
     part(
         "expired-stays",
         "state that has expired is never dropped from files",
-        ("tests/unit/test_state_growth.py", *STATE),
+        ("tests/unit/state/test_state_growth.py", *STATE),
         (keyed.KeyedState, "_without_expired", lambda _: lambda self, run, drop_deleted: run),
     ),
     part(
         "never-merged",
         "files of state are never merged",
-        ("tests/unit/test_state_tiers.py", "tests/unit/test_state_growth.py"),
+        ("tests/unit/state/test_state_tiers.py", "tests/unit/state/test_state_growth.py"),
         (Anywhere(tiers), "tiers_to_merge", faulty.always(0)),
     ),
     # -- tables
@@ -386,14 +389,14 @@ MUTANTS_OF_PARTS = (
     part(
         "create-overwrites",
         "a name that is taken is written again",
-        ("tests/unit/test_store.py",),
+        ("tests/unit/store/test_store.py",),
         (local.LocalStore, "_link", _overwriting),
     ),
     # -- names, and what strangers write
     part(
         "edges-share-names",
         "a second edge between two operators gets the name that another pair of operators has",
-        ("tests/unit/test_names.py",),
+        ("tests/unit/graph/test_names.py",),
         (compiler, "edge_names", lambda _: lambda ends: [f"{producer}-to-{consumer}" for producer, consumer in ends]),
     ),
     part(
@@ -411,7 +414,7 @@ MUTANTS_OF_PARTS = (
     part(
         "arrow-believed",
         "offsets and sizes in a file are believed",
-        ("tests/unit/test_arrow_forged.py",),
+        ("tests/unit/store/test_arrow_forged.py",),
         (Anywhere(arrowcheck), "fault_in_message", faulty.always(None)),
         (Anywhere(arrowcheck), "check_of", faulty.always(None)),
     ),
@@ -419,7 +422,7 @@ MUTANTS_OF_PARTS = (
     part(
         "clock-believed",
         "processing time follows the wall clock wherever it jumps",
-        ("tests/unit/test_processing_time.py",),
+        ("tests/unit/protocol/test_processing_time.py",),
         (
             Anywhere(processingtime),
             "advanced",
@@ -429,7 +432,7 @@ MUTANTS_OF_PARTS = (
     part(
         "expired-is-uncommitted",
         "a commit whose snapshot another engine expired counts as never made",
-        ("tests/unit/test_commit_floor.py",),
+        ("tests/unit/protocol/test_commit_floor.py",),
         (
             Anywhere(commit),
             "reconcile",
@@ -443,7 +446,7 @@ MUTANTS_OF_PARTS = (
     part(
         "publish-once",
         "a passing failure of the storage ends the query",
-        ("tests/unit/test_engine_outage.py",),
+        ("tests/unit/engine/test_engine_outage.py",),
         (Anywhere(outage), "is_over", faulty.always(True)),
     ),
 )

@@ -133,7 +133,7 @@ class QueryMachine(RuleBasedStateMachine):
 
 
 def _hashes() -> dict[int, int]:
-    from penstock.channel.hashing import hash_columns
+    from penstock.hashing import hash_columns
 
     return dict(zip(range(KEYS), hash_columns([pa.array(range(KEYS), pa.int64())]).tolist(), strict=True))
 

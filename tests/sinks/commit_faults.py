@@ -20,13 +20,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from penstock.sinks import paimon_local
 from penstock.sinks.base import Sink
-from penstock.sinks.paimon import Paimon
-from penstock.sinks.paimon_read import listed_files, read_table
+from penstock.sinks.paimon import local as paimon_local
+from penstock.sinks.paimon.read import listed_files, read_table
+from penstock.sinks.paimon.sink import Paimon
 from penstock.testing.tables import Memory, memory_table
-from tests.sinks.commit_world import SCHEMA, World
-from tests.sinks.other_engines import FOREIGN_ID, MemoryOthers, PaimonOthers
+from tests.support.commit_world import SCHEMA, World
+from tests.support.other_engines import FOREIGN_ID, MemoryOthers, PaimonOthers
 
 ACTIONS = 40
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.sinks.paimon import Paimon
-from tests.sinks.tables import SCHEMA
+from penstock.sinks.paimon.sink import Paimon
+from tests.support.tables import SCHEMA
 
 
 @pytest.fixture

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from pypaimon.schema.data_types import PyarrowFieldParser
 from pypaimon.write.row_key_extractor import FixedBucketRowKeyExtractor, _bucket_from_hash
 
-from penstock.channel.lanes import spread
+from penstock.inflight.lanes import spread
 from penstock.protocol.keygroups import subtask_of
-from penstock.sinks.paimon_bucket import BucketRouting, buckets_of, hashes_of, why_no_bucket_key
+from penstock.sinks.paimon.bucket import BucketRouting, buckets_of, hashes_of, why_no_bucket_key
 
 
 def _integers(bits: int) -> st.SearchStrategy[int]:

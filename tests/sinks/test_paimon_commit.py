@@ -11,11 +11,11 @@ import pytest
 
 from penstock.errors import CorruptFile, Fenced, PenstockError, StorageFailed, TableMismatch
 from penstock.sinks.base import Committable
-from penstock.sinks.paimon import Paimon
-from penstock.sinks.paimon_open import open_table
-from penstock.sinks.paimon_private import TableFiles
-from penstock.sinks.paimon_read import listed_files, newest_snapshot, read_table
-from tests.sinks.tables import (
+from penstock.sinks.paimon.open import open_table
+from penstock.sinks.paimon.private import TableFiles
+from penstock.sinks.paimon.read import listed_files, newest_snapshot, read_table
+from penstock.sinks.paimon.sink import Paimon
+from tests.support.tables import (
     SCHEMA,
     assert_no_file_is_listed_twice,
     commit,
@@ -67,8 +67,8 @@ def test_another_process_commits_what_this_one_prepared(sink: Paimon, tmp_path: 
     """C9: the writer's process is gone; all that is left is the bytes in the checkpoint."""
     payload = tmp_path / "payload"
     script = (
-        "import sys; from pathlib import Path; from penstock.sinks.paimon import Paimon\n"
-        "from tests.sinks.tables import rows, write\n"
+        "import sys; from pathlib import Path; from penstock.sinks.paimon.sink import Paimon\n"
+        "from tests.support.tables import rows, write\n"
         "(one,) = write(Paimon(sys.argv[1], 'shop.words'), 1, rows([1, 2]))\n"
         "Path(sys.argv[2]).write_bytes(one.payload)"
     )
@@ -157,7 +157,7 @@ def test_a_snapshot_and_all_it_names_are_durable_before_it_is_visible(
     sink: Paimon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """C2: once acknowledged, the checkpoint stops carrying the committables."""
-    from penstock.sinks import paimon_local
+    from penstock.sinks.paimon import local as paimon_local
 
     synced: list[str] = []
     real = paimon_local.sync

@@ -17,9 +17,9 @@ import pyarrow as pa
 import pytest
 
 from penstock.errors import TableRefused
-from penstock.sinks.paimon import Paimon
-from tests.sinks.readers import merged_by_pypaimon
-from tests.sinks.tables import commit, write
+from penstock.sinks.paimon.sink import Paimon
+from tests.support.readers import merged_by_pypaimon
+from tests.support.tables import commit, write
 
 SCHEMA = pa.schema([("k", pa.int64()), ("at", pa.int64()), ("x", pa.int64()), ("y", pa.int64()), ("w", pa.string())])
 Row = dict[str, Any]

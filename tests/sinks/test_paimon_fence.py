@@ -13,13 +13,13 @@ from pypaimon.filesystem.local_file_io import LocalFileIO
 
 from penstock.errors import CorruptFile, PenstockError, UnsafeName
 from penstock.protocol.manifest import Committable
-from penstock.sinks import paimon_private as private
-from penstock.sinks.paimon import Paimon
-from penstock.sinks.paimon_fence import FencedFileIO, inside
-from penstock.sinks.paimon_open import open_table
-from penstock.sinks.paimon_upkeep.keeper import PaimonKeeper
+from penstock.sinks.paimon import private
+from penstock.sinks.paimon.fence import FencedFileIO, inside
+from penstock.sinks.paimon.open import open_table
+from penstock.sinks.paimon.sink import Paimon
+from penstock.sinks.paimon.upkeep.keeper import PaimonKeeper
 from penstock.sinks.upkeep import Upkeep
-from tests.sinks.tables import SCHEMA, commit, epoch
+from tests.support.tables import SCHEMA, commit, epoch
 
 NAME = "db.words"
 EAGER = Upkeep(manifests=None, small_files=None, snapshots=1, snapshots_for=0.0, orphans_after="1 h")

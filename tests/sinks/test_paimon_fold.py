@@ -14,11 +14,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pypaimon.write.writer.key_value_data_writer import KeyValueDataWriter
 
-from penstock.sinks import paimon_private as private
-from penstock.sinks.paimon import Paimon
-from penstock.sinks.paimon_files import DataFiles, _KeyedWriter
-from penstock.sinks.paimon_kinds import Kind
-from penstock.sinks.paimon_open import open_table
+from penstock.sinks.paimon import private
+from penstock.sinks.paimon.files import DataFiles, _KeyedWriter
+from penstock.sinks.paimon.kinds import Kind
+from penstock.sinks.paimon.open import open_table
+from penstock.sinks.paimon.sink import Paimon
 
 SCHEMA = pa.schema(
     [

@@ -13,21 +13,21 @@ from pypaimon import CatalogFactory
 from pypaimon.schema.schema_change import SchemaChange
 
 import penstock as pen
-from penstock.compiler import compile_pipeline
 from penstock.errors import CheckpointMismatch, SubtaskFailed, TableMismatch, TableRefused
+from penstock.graph.compiler import compile_pipeline
 from penstock.protocol.ids import CheckpointId
-from penstock.sinks import paimon_private as private
 from penstock.sinks.base import Committable
-from penstock.sinks.paimon import Paimon
-from penstock.sinks.paimon_files import DataFiles, groups_of
-from penstock.sinks.paimon_open import open_table
-from penstock.sinks.paimon_read import listed_files, read_table
-from penstock.sinks.paimon_rowkind import row_kinds
-from penstock.sinks.paimon_sequence import ROW_BITS, shift_above
+from penstock.sinks.paimon import private
+from penstock.sinks.paimon.files import DataFiles, groups_of
+from penstock.sinks.paimon.open import open_table
+from penstock.sinks.paimon.read import listed_files, read_table
+from penstock.sinks.paimon.rowkind import row_kinds
+from penstock.sinks.paimon.sequence import ROW_BITS, shift_above
+from penstock.sinks.paimon.sink import Paimon
 from penstock.testing.inline import InlineRun, stream_of
-from tests.sinks.keyed_runs import CASES, check_seed
-from tests.sinks.readers import merged_by_polars
-from tests.sinks.tables import commit, context, data_files, make_table, write
+from tests.support.keyed_runs import CASES, check_seed
+from tests.support.readers import merged_by_polars
+from tests.support.tables import commit, context, data_files, make_table, write
 
 SCHEMA = pa.schema([("user", pa.int64()), ("word", pa.string()), ("op", pa.string())])
 
@@ -54,7 +54,7 @@ def files_of(sink: Paimon, committables: list[Committable]) -> list[Any]:
     return [file for made in committables for file in private.decode(table, made.payload).new_files]
 
 
-# Each kind once, one with every seed; `python -m tests.sinks.keyed_runs 20` runs all.
+# Each kind once, one with every seed; `python -m tests.support.keyed_runs 20` runs all.
 RUNS = [(name, seed) for index, name in enumerate(CASES) for seed in range(3) if index == 0 or (index + seed) % 3 == 0]
 
 

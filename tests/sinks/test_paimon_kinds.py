@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 
 from penstock.errors import ConfigError, TableMismatch, TableRefused
-from penstock.sinks.paimon import Paimon
-from penstock.sinks.paimon_kinds import DEFAULT_BUCKETS, Kind
-from penstock.sinks.paimon_open import open_table
-from tests.sinks.tables import every_file, make_table
+from penstock.sinks.paimon.kinds import DEFAULT_BUCKETS, Kind
+from penstock.sinks.paimon.open import open_table
+from penstock.sinks.paimon.sink import Paimon
+from tests.support.tables import every_file, make_table
 
 SCHEMA = pa.schema([("id", pa.int64()), ("word", pa.string()), ("share", pa.float64()), ("op", pa.string())])
 KEYED: dict[str, Any] = {"primary_keys": ["id"]}

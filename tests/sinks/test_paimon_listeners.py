@@ -22,14 +22,14 @@ from penstock.protocol.commit import with_floor, with_pending
 from penstock.protocol.ids import CheckpointId, Generation
 from penstock.protocol.manifest import SinkState
 from penstock.sinks.listeners import CommitInfo, SinkTime
-from penstock.sinks.paimon import Paimon
-from penstock.sinks.paimon_done import PartitionMarker
-from penstock.sinks.paimon_open import open_table
-from penstock.sinks.paimon_read import listed_files
+from penstock.sinks.paimon.done import PartitionMarker
+from penstock.sinks.paimon.open import open_table
+from penstock.sinks.paimon.read import listed_files
+from penstock.sinks.paimon.sink import Paimon
 from penstock.sinks.partition_done import PartitionDone
 from penstock.store.local import LocalStore
 from penstock.testing.inline import InlineCluster, InlineRun, stream_of
-from tests.sinks.tables import commit, context, data_files, epoch, ids_in, ids_of
+from tests.support.tables import commit, context, data_files, epoch, ids_in, ids_of
 
 DAYS = pa.schema([("id", pa.int64()), ("day", pa.string())])
 HOUR_MS = 3_600_000
@@ -133,7 +133,7 @@ import pyarrow as pa
 from penstock.protocol.ids import CheckpointId, Generation
 from penstock.protocol.attempts import attempt_path
 from penstock.sinks.base import WriterContext
-from penstock.sinks.paimon import Paimon
+from penstock.sinks.paimon.sink import Paimon
 from penstock.store.local import LocalStore
 store = LocalStore(sys.argv[2])
 path = attempt_path("out", checkpoint=7, generation=1, subtask=0, attempt="3")

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from pypaimon import Schema
 
-from penstock.sinks import paimon_private as private
-from penstock.sinks.paimon import Paimon
-from penstock.sinks.paimon_open import open_table
-from penstock.sinks.paimon_sequence import ROW_BITS
-from tests.sinks.tables import SCHEMA, commit, epoch, rows, write
+from penstock.sinks.paimon import private
+from penstock.sinks.paimon.open import open_table
+from penstock.sinks.paimon.sequence import ROW_BITS
+from penstock.sinks.paimon.sink import Paimon
+from tests.support.tables import SCHEMA, commit, epoch, rows, write
 
 
 def parameters(function: object) -> list[str]:
@@ -149,7 +149,7 @@ def test_pypaimon_keeps_quiet() -> None:
 
 def test_a_sink_travels_without_importing_pypaimon() -> None:
     script = (
-        "import pickle, sys; from penstock.sinks.paimon import Paimon\n"
+        "import pickle, sys; from penstock.sinks.paimon.sink import Paimon\n"
         "sink = Paimon('lake', 'db.t', partition_by=['day'], options={'a': 'b'})\n"
         "assert pickle.loads(pickle.dumps(sink)) == sink and hash(sink)\n"
         "assert not [name for name in sys.modules if name.startswith('pypaimon')]"

@@ -14,11 +14,11 @@ import pytest
 from penstock.errors import Fenced, TablePositionMismatch
 from penstock.protocol.commit import Remembered
 from penstock.protocol.ids import Generation
-from penstock.sinks import paimon_local
 from penstock.sinks.base import Committable
-from penstock.sinks.paimon import Paimon
-from penstock.sinks.paimon_open import open_table
-from tests.sinks.tables import assert_no_file_is_listed_twice, commit, epoch, every_file, ids_in, ids_of, newest
+from penstock.sinks.paimon import local as paimon_local
+from penstock.sinks.paimon.open import open_table
+from penstock.sinks.paimon.sink import Paimon
+from tests.support.tables import assert_no_file_is_listed_twice, commit, epoch, every_file, ids_in, ids_of, newest
 
 CHECKPOINTS = range(1, 61)
 
@@ -215,8 +215,8 @@ def test_a_killed_committer_leaves_a_table_that_the_next_one_completes(sink: Pai
     """C9: killed right before the snapshot becomes visible, with manifests and temporary file written."""
     committables = epoch(sink, 1)
     script = (
-        "import os, sys; from penstock.sinks.base import Committable; from penstock.sinks.paimon import Paimon\n"
-        "from tests.sinks.tables import commit\n"
+        "import os, sys; from penstock.sinks.base import Committable; from penstock.sinks.paimon.sink import Paimon\n"
+        "from tests.support.tables import commit\n"
         "ready = [Committable(bytes.fromhex(p), 1, 1) for p in sys.argv[2:]]\n"
         "commit(Paimon(sys.argv[1], 'shop.words').open_committer('me'), 1, ready, lambda: os.kill(os.getpid(), 9))"
     )

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from penstock.errors import MissingFile, SubtaskFailed, TableRefused
-from penstock.sinks.paimon import Paimon
-from tests.sinks.tables import commit, epoch, every_file, ids_in, ids_of, make_table, write
+from penstock.sinks.paimon.sink import Paimon
+from tests.support.tables import commit, epoch, every_file, ids_in, ids_of, make_table, write
 
 
 def retyped(sink: Paimon, types: dict[str, Any]) -> Paimon:

@@ -13,17 +13,17 @@ import penstock as pen
 from penstock.engine.checkpoints import Checkpoints
 from penstock.errors import CommitFailed, TableMismatch, TablePositionMismatch
 from penstock.protocol.ids import Generation
-from penstock.sinks import paimon_commit
-from penstock.sinks.paimon import Paimon
-from penstock.sinks.paimon_read import listed_files, read_table
-from penstock.sinks.paimon_upkeep.expire import expire
-from penstock.sinks.paimon_upkeep.files import KeptTable
-from penstock.sinks.paimon_upkeep.keeper import PaimonKeeper
+from penstock.sinks.paimon import commit as paimon_commit
+from penstock.sinks.paimon.read import listed_files, read_table
+from penstock.sinks.paimon.sink import Paimon
+from penstock.sinks.paimon.upkeep.expire import expire
+from penstock.sinks.paimon.upkeep.files import KeptTable
+from penstock.sinks.paimon.upkeep.keeper import PaimonKeeper
 from penstock.sinks.upkeep import Upkeep
 from penstock.store import open_store
 from penstock.testing.inline import InlineRun, stream_of
-from tests.sinks.tables import commit, context
-from tests.unit.engine_jobs import SCHEMA, FakeClock, batches_of
+from tests.support.engine_jobs import SCHEMA, FakeClock, batches_of
+from tests.support.tables import commit, context
 
 
 def table_in(folder: Path, name: str = "shop.rows") -> Paimon:

@@ -12,11 +12,11 @@ import pyarrow as pa
 import pytest
 
 from penstock.errors import ConfigError, StorageFailed, TableMismatch, TableRefused
-from penstock.sinks import paimon_local
-from penstock.sinks.paimon import Paimon
-from penstock.sinks.paimon_open import open_table
-from penstock.sinks.paimon_read import listed_files, read_table
-from tests.sinks.tables import SCHEMA, commit, context, every_file, make_table, write
+from penstock.sinks.paimon import local as paimon_local
+from penstock.sinks.paimon.open import open_table
+from penstock.sinks.paimon.read import listed_files, read_table
+from penstock.sinks.paimon.sink import Paimon
+from tests.support.tables import SCHEMA, commit, context, every_file, make_table, write
 
 UTC = dt.UTC
 NOON = dt.datetime(2024, 2, 29, 12, 0, 0, 123456)  # noqa: DTZ001 - a timestamp without zone is what is tested

@@ -13,13 +13,13 @@ from click.testing import CliRunner
 from penstock.cli.main import main
 from penstock.engine.query import Query
 from penstock.errors import Fenced
-from penstock.sinks.paimon import Paimon
-from penstock.sinks.paimon_commit import PaimonCommitter
-from penstock.sinks.paimon_read import read_table
+from penstock.sinks.paimon.commit import PaimonCommitter
+from penstock.sinks.paimon.read import read_table
+from penstock.sinks.paimon.sink import Paimon
 from penstock.testing.inline import InlineRun, stream_of
-from tests.sinks.second_reader import snapshots_of
-from tests.sinks.tables import every_file
-from tests.sinks.upkeep_tables import Story, story
+from tests.support.second_reader import snapshots_of
+from tests.support.tables import every_file
+from tests.support.upkeep_tables import Story, story
 
 __all__ = ["story"]
 

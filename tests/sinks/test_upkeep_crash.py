@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from penstock.sinks.paimon import Paimon
+from penstock.sinks.paimon.sink import Paimon
 from penstock.sinks.upkeep import Upkeep
-from tests.sinks.second_reader import root_of
-from tests.sinks.tables import SCHEMA, every_file
-from tests.sinks.upkeep_tables import EAGER, Crash, Steps, Story, newest_commit, steps
+from tests.support.second_reader import root_of
+from tests.support.tables import SCHEMA, every_file
+from tests.support.upkeep_tables import EAGER, Crash, Steps, Story, newest_commit, steps
 
 __all__ = ["steps"]
 

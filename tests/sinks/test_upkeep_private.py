@@ -19,13 +19,13 @@ from pypaimon.read.split import DataSplit
 from pypaimon.snapshot.snapshot import BATCH_COMMIT_IDENTIFIER, Snapshot
 from pypaimon.tag.tag import Tag
 
-from penstock.sinks.paimon_upkeep.files import UPKEEP_USER, KeptTable
-from penstock.sinks.paimon_upkeep.merge import merge
-from penstock.sinks.paimon_upkeep.rewrite import COMPACTED
-from tests.sinks.second_reader import snapshot_json
-from tests.sinks.tables import rows as rows_of
-from tests.sinks.tables import write
-from tests.sinks.upkeep_tables import Story, story
+from penstock.sinks.paimon.upkeep.files import UPKEEP_USER, KeptTable
+from penstock.sinks.paimon.upkeep.merge import merge
+from penstock.sinks.paimon.upkeep.rewrite import COMPACTED
+from tests.support.second_reader import snapshot_json
+from tests.support.tables import rows as rows_of
+from tests.support.tables import write
+from tests.support.upkeep_tables import Story, story
 
 __all__ = ["story"]
 

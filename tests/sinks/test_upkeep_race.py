@@ -9,10 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from penstock.sinks import paimon_local as local
-from penstock.sinks.paimon_upkeep.files import KeptTable
-from tests.sinks.second_reader import snapshots_of
-from tests.sinks.upkeep_tables import EAGER, Story, metadata_bytes, story
+from penstock.sinks.paimon import local
+from penstock.sinks.paimon.upkeep.files import KeptTable
+from tests.support.second_reader import snapshots_of
+from tests.support.upkeep_tables import EAGER, Story, metadata_bytes, story
 
 __all__ = ["story"]
 
@@ -41,7 +41,7 @@ def test_a_commit_waits_for_upkeep_of_its_process_only_while_that_publishes(
     story: Story, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """C2: rewriting may take minutes; a commit gets through meanwhile."""
-    from penstock.sinks.paimon_upkeep import compact
+    from penstock.sinks.paimon.upkeep import compact
 
     story.commit(3)
     rewriting, go_on = threading.Event(), threading.Event()
@@ -86,8 +86,8 @@ def test_a_commit_of_another_process_wins_or_loses_by_the_link_alone(
 
 OTHER = """
 import sys
-from penstock.sinks.paimon import Paimon
-from tests.sinks.tables import commit, epoch
+from penstock.sinks.paimon.sink import Paimon
+from tests.support.tables import commit, epoch
 sink = Paimon(sys.argv[1], "shop.words")
 commit(sink.open_committer(sys.argv[2]), 4, epoch(sink, 4))
 """

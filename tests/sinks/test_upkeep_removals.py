@@ -12,14 +12,14 @@ import pytest
 from pypaimon.consumer.consumer import Consumer
 
 from penstock.errors import ConfigError
-from penstock.sinks.paimon import Paimon
-from penstock.sinks.paimon_open import open_table
-from penstock.sinks.paimon_upkeep import orphans
-from penstock.sinks.paimon_upkeep.files import KeptTable
+from penstock.sinks.paimon.open import open_table
+from penstock.sinks.paimon.sink import Paimon
+from penstock.sinks.paimon.upkeep import orphans
+from penstock.sinks.paimon.upkeep.files import KeptTable
 from penstock.sinks.upkeep import Upkeep
-from tests.sinks.second_reader import files_of, ids_at, root_of, snapshot_json, snapshots_of
-from tests.sinks.tables import SCHEMA, commit, data_files, epoch, every_file, ids_of, rows, write
-from tests.sinks.upkeep_tables import EAGER, Story, newest_commit, story, travel
+from tests.support.second_reader import files_of, ids_at, root_of, snapshot_json, snapshots_of
+from tests.support.tables import SCHEMA, commit, data_files, epoch, every_file, ids_of, rows, write
+from tests.support.upkeep_tables import EAGER, Story, newest_commit, story, travel
 
 __all__ = ["story"]
 

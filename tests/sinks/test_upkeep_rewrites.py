@@ -16,15 +16,15 @@ from pypaimon.schema.data_types import AtomicType
 from pypaimon.schema.schema_change import SchemaChange
 
 from penstock.errors import ConfigError, TableRefused
-from penstock.sinks.paimon import Paimon
-from penstock.sinks.paimon_read import listed_files, read_table
-from penstock.sinks.paimon_upkeep.files import KeptTable
-from penstock.sinks.paimon_upkeep.keeper import PaimonKeeper
-from penstock.sinks.paimon_upkeep.merge import merge
+from penstock.sinks.paimon.read import listed_files, read_table
+from penstock.sinks.paimon.sink import Paimon
+from penstock.sinks.paimon.upkeep.files import KeptTable
+from penstock.sinks.paimon.upkeep.keeper import PaimonKeeper
+from penstock.sinks.paimon.upkeep.merge import merge
 from penstock.sinks.upkeep import Upkeep
-from tests.sinks.second_reader import files_of, ids_at, root_of, snapshot_json, snapshots_of
-from tests.sinks.tables import commit, rows, write
-from tests.sinks.upkeep_tables import EAGER, Story, story
+from tests.support.second_reader import files_of, ids_at, root_of, snapshot_json, snapshots_of
+from tests.support.tables import commit, rows, write
+from tests.support.upkeep_tables import EAGER, Story, story
 
 __all__ = ["story"]
 
@@ -254,7 +254,7 @@ def test_tables_whose_files_mean_more_than_rows_are_not_compacted(
 
 def test_a_table_that_is_not_in_a_folder_is_refused(monkeypatch: pytest.MonkeyPatch, story: Story) -> None:
     """Elsewhere a snapshot could overwrite a commit."""
-    from penstock.sinks import paimon_local
+    from penstock.sinks.paimon import local as paimon_local
 
     monkeypatch.setattr(paimon_local, "as_local", lambda _: None)
     with pytest.raises(TableRefused, match="not in a local folder"):

@@ -26,7 +26,7 @@ import penstock as pen
 from penstock.observe.events import EpochPublished, Event
 from tests.spark.matrix_data import Faults, batches_of_files
 from tests.spark.matrix_shapes import SHAPES, SLOW_ROW_COST_S, WORK_S, Shape, set_cost
-from tests.spark.streams import take_jobs_away
+from tests.support.spark_streams import take_jobs_away
 
 TIMEOUT_S = 600
 """A query that takes longer hangs; hunts run many at once on busy processors."""

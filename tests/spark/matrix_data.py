@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tests.spark.streams import write_files
+from tests.support.spark_streams import write_files
 
 RECORD = "source string, number bigint, key bigint, ts timestamp, pad binary"
 RECORD_ARROW = pa.schema(

@@ -24,7 +24,7 @@ from tests.spark.matrix_data import (
     make_input,
     micros_of,
 )
-from tests.spark.streams import paimon, rows_in, stream
+from tests.support.spark_streams import paimon, rows_in, stream
 
 if TYPE_CHECKING:
     from tests.spark.matrix import Case

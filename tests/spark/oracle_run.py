@@ -28,7 +28,7 @@ from tests.spark.matrix_shapes import takes
 from tests.spark.oracle import difference, sql_session
 from tests.spark.oracle_cases import BEST, JOINED, STATEFUL, STATELESS, WINDOWED, Case
 from tests.spark.oracle_data import DDL, DELAY_S, SCHEMA, SOURCES, make_views, random_input
-from tests.spark.streams import TIMEOUT_S, paimon, rows_in, stream, take_jobs_away, write_files
+from tests.support.spark_streams import TIMEOUT_S, paimon, rows_in, stream, take_jobs_away, write_files
 
 GROUPS: dict[str, dict[str, Case]] = {
     "stateless": STATELESS, "windowed": WINDOWED, "stateful": STATEFUL, "joined": {**JOINED, **BEST},

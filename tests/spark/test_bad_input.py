@@ -28,8 +28,8 @@ from penstock.errors import (
 )
 from penstock.observe.events import QueryStopped, decode_events
 from penstock.store import open_store
-from tests.spark import jobs
-from tests.spark.streams import (
+from tests.support import spark_jobs as jobs
+from tests.support.spark_streams import (
     TIMEOUT_S,
     Slow,
     assert_numbered_exactly_once,

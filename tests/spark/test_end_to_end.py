@@ -18,9 +18,10 @@ from pyspark.sql import functions as F
 
 import penstock as pen
 from benchmarks.session import with_settings
-from penstock.spark import logfiles, worker, workerpool
+from penstock.spark import worker
+from penstock.spark.quirks import logfiles, workerpool
 from penstock.spark.reports import FETCHED_MAX
-from tests.spark.streams import (
+from tests.support.spark_streams import (
     NUMBERED,
     Slow,
     assert_numbered_exactly_once,

@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession
 import penstock as pen
 from penstock.errors import StageFailed
 from penstock.observe.events import EpochFailed, EpochPublished, Event
-from tests.spark import jobs
-from tests.spark.streams import (
+from tests.support import spark_jobs as jobs
+from tests.support.spark_streams import (
     Slow,
     assert_numbered_exactly_once,
     busy,

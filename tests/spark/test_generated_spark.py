@@ -14,7 +14,7 @@ from penstock.testing.tables import Memory, memory_table
 from tests.generated.on_spark import difference_on_spark
 from tests.generated.oracle import Oracle
 from tests.generated.program import draw_program
-from tests.spark.streams import finish, stream, write_files
+from tests.support.spark_streams import finish, stream, write_files
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 import penstock as pen
 from penstock.errors import StageFailed, SubtaskHung
 from penstock.observe.events import EpochFailed, Event
-from tests.spark.streams import (
+from tests.support.spark_streams import (
     TIMEOUT_S,
     Slow,
     assert_numbered_exactly_once,

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as st
 
-from penstock.channel.hashing import hash_columns, supported_key_type
+from penstock.hashing import hash_columns, supported_key_type
 
 ROWS = 6_000
 RULES = "spark.sql.optimizer.excludedRules"

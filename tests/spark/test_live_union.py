@@ -14,11 +14,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 import penstock as pen
-from penstock.channel.live import LiveInputs
 from penstock.errors import ConservationError
+from penstock.inflight.live import LiveInputs
 from penstock.spark import counts
 from penstock.spark.reports import FETCHED_MAX
-from tests.spark.streams import NUMBERED, epochs, finish, numbered, paimon, rows_in, stream, write_files
+from tests.support.spark_streams import NUMBERED, epochs, finish, numbered, paimon, rows_in, stream, write_files
 
 SIZED = "user bigint, number bigint, pad binary"
 

@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import penstock as pen
-from tests.spark.streams import epochs, finish, numbered, paimon, rows_in, stream, write_files
+from tests.support.spark_streams import epochs, finish, numbered, paimon, rows_in, stream, write_files
 
 pytestmark = pytest.mark.spark
 

@@ -17,11 +17,11 @@ from benchmarks.bucket import BucketServer
 from penstock.engine.checkpoints import Checkpoints
 from penstock.errors import SparkSetupError
 from penstock.observe.events import Event
-from penstock.spark.logfiles import SETTING
+from penstock.spark.quirks.logfiles import SETTING
 from penstock.store import object as objects
 from penstock.store import open_store
-from tests.spark.jobs import BUCKET, finish_totals, mount, running
-from tests.spark.streams import (
+from tests.support.spark_jobs import BUCKET, finish_totals, mount, running
+from tests.support.spark_streams import (
     TIMEOUT_S,
     Slow,
     assert_numbered_exactly_once,

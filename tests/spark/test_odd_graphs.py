@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 import penstock as pen
 from penstock.errors import NotACheckpoint, OperatorFailed
-from tests.spark.streams import finish, numbered, paimon, rows_in, stream, write_files
+from tests.support.spark_streams import finish, numbered, paimon, rows_in, stream, write_files
 
 
 def same(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -135,7 +135,7 @@ import os, sys, time
 import penstock as pen
 from pathlib import Path
 from penstock.errors import StageFailed
-from tests.spark.streams import numbered, paimon, stream, write_files
+from tests.support.spark_streams import numbered, paimon, stream, write_files
 
 def slow(batch):
     time.sleep(0.05)

@@ -12,9 +12,9 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from penstock.operators import aggregates as pen
-from penstock.operators.aggregate import RunningAggregate
-from tests.unit.operator_harness import plain, run_epochs
+from penstock.operators.aggregate import functions as pen
+from penstock.operators.aggregate.running import RunningAggregate
+from tests.support.operator_harness import plain, run_epochs
 
 SCHEMA = pa.schema([
     ("user", pa.string()), ("x", pa.float64()), ("small", pa.int8()), ("amount", pa.int64()), ("price", pa.float32()),

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import penstock as pen
-from tests.spark.streams import epochs, finish, paimon, rows_in, stream, write_files
+from tests.support.spark_streams import epochs, finish, paimon, rows_in, stream, write_files
 
 SLOW_USER, ROWS = 1, 300
 SCHEMA = "user bigint, number bigint, pad string"

@@ -14,9 +14,9 @@ from pyspark.sql import functions as F
 
 import penstock as pen
 from penstock.observe.events import Event
-from penstock.sinks.paimon_commit import PaimonCommitter
-from tests.sinks.readers import merged_by_polars
-from tests.spark.streams import TIMEOUT_S, bag, epochs, finish, paimon, rows_in, stream, write_files
+from penstock.sinks.paimon.commit import PaimonCommitter
+from tests.support.readers import merged_by_polars
+from tests.support.spark_streams import TIMEOUT_S, bag, epochs, finish, paimon, rows_in, stream, write_files
 
 CHANGES = "number bigint, day string, user bigint, word string, op string"
 

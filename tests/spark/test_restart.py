@@ -17,10 +17,10 @@ from penstock.engine.checkpoints import Checkpoints
 from penstock.errors import PenstockError, SourceMismatch, TablePositionMismatch
 from penstock.observe.events import Event
 from penstock.protocol.ids import CheckpointId
-from penstock.sinks.paimon_open import open_table
+from penstock.sinks.paimon.open import open_table
 from penstock.spark.live import LivePlan
 from penstock.store import open_store
-from tests.spark.streams import (
+from tests.support.spark_streams import (
     Milestone,
     Slow,
     assert_numbered_exactly_once,

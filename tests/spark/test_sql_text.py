@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 
 import penstock as pen
 from penstock.errors import PipelineError
-from penstock.sinks.paimon_read import read_table
+from penstock.sinks.paimon.read import read_table
 
 pytestmark = pytest.mark.spark
 

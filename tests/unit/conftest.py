@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.leftovers import FAILED, stop_leftovers
-from tests.unit.engine_jobs import FakeClock
+from tests.support.engine_jobs import FakeClock
+from tests.support.leftovers import FAILED, stop_leftovers
 
 tables = (f"table-{n}" for n in itertools.count())
 

@@ -1,6 +1,6 @@
 """FORMAT.md is enough to read a checkpoint: the reader below is written from it, and uses nothing of Penstock.
 
-The golden files were written by `tests.unit.golden_checkpoint`. They are never written again to make a test pass.
+The golden files were written by `tests.support.golden_checkpoint`. They are never written again to make a test pass.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import pyarrow as pa
 import pytest
 import xxhash
 
-from penstock.channel.reader import PrefetchingReader
 from penstock.engine.checkpoints import Checkpoints, Driver
 from penstock.engine.origin import Restored
 from penstock.errors import CorruptFile
+from penstock.inflight.reader import PrefetchingReader
 from penstock.observe import events
 from penstock.protocol import manifest as values
 from penstock.protocol.codec import encode_manifest
@@ -31,7 +31,7 @@ from penstock.protocol.plan import reads_of
 from penstock.protocol.report import ErrorReport
 from penstock.state.keyed import KeyedState
 from penstock.store import LocalStore, arrowindex
-from tests.unit import golden_checkpoint as golden
+from tests.support import golden_checkpoint as golden
 
 FORMAT = Path(__file__).resolve().parents[2] / "FORMAT.md"
 

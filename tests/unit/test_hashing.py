@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 import xxhash
 
-from penstock.channel import hashing
-from penstock.channel.hashing import hash_columns, supported_key_type, why_unsupported
+from penstock import hashing
 from penstock.errors import PipelineError
+from penstock.hashing import hash_columns, supported_key_type, why_unsupported
 
 NULL_ONLY = 42  # what is left of the seed when every column is null
 MOMENT = datetime(2026, 11, 15, 12, 34, 56, 789012, tzinfo=UTC)

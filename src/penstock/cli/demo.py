@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.cli.demo_job import TABLE
-from penstock.sinks.paimon_read import listed_files, read_table
+from penstock.sinks.paimon.read import listed_files, read_table
 from penstock.spark.session import require_java
 
 USERS = 500

@@ -11,7 +11,6 @@ from typing import Any
 import click
 import msgspec
 
-from penstock import __version__
 from penstock.cli.terminal import say, say_json
 from penstock.cli.upkeep import upkeep
 from penstock.engine.checkpoints import Checkpoints
@@ -23,6 +22,7 @@ from penstock.observe.progress import format_commit, human_bytes, human_seconds
 from penstock.protocol.manifest import Manifest
 from penstock.store import open_store
 from penstock.text import printable
+from penstock.version import VERSION
 
 
 class _Commands(click.Group):
@@ -35,7 +35,7 @@ class _Commands(click.Group):
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__)
+@click.version_option(VERSION)
 def main() -> None:
     """Exactly-once stateful streaming on PySpark."""
 

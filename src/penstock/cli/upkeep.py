@@ -9,7 +9,6 @@ import sys
 import click
 
 from penstock.cli.terminal import say, say_json
-from penstock.config import parse_duration
 from penstock.engine.checkpoints import Checkpoints
 from penstock.errors import NoSuchCheckpoint
 from penstock.observe.progress import human_bytes
@@ -17,6 +16,7 @@ from penstock.protocol.manifest import Committable
 from penstock.sinks.upkeep import Upkeep, UpkeepReport
 from penstock.store import open_store
 from penstock.text import printable
+from penstock.units import parse_duration
 
 
 @click.command()
@@ -63,8 +63,8 @@ def upkeep(
     Queries may commit to the table meanwhile. Snapshots that prove what a query committed stay, as do tags, branches
     and what consumers have not read.
     """
-    from penstock.sinks.paimon_local import as_local
-    from penstock.sinks.paimon_upkeep.keeper import PaimonKeeper
+    from penstock.sinks.paimon.local import as_local
+    from penstock.sinks.paimon.upkeep.keeper import PaimonKeeper
 
     defaults = Upkeep()
     policy = Upkeep(

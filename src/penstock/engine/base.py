@@ -9,14 +9,13 @@ from dataclasses import dataclass
 
 import msgspec
 
-import penstock
-from penstock.config import Config
 from penstock.engine.checkpoints import Checkpoints
 from penstock.engine.foreign import require_own_folder
 from penstock.engine.history import utc_now
+from penstock.engine.options import Config
 from penstock.engine.origin import Origin, find_origin, require_finished, require_new
 from penstock.errors import CheckpointMismatch, ConfigError, RestoreRefused
-from penstock.graph import Pipeline
+from penstock.graph.pipeline import Pipeline
 from penstock.protocol.ids import CheckpointId
 from penstock.protocol.manifest import Manifest
 from penstock.protocol.recover import (
@@ -28,6 +27,7 @@ from penstock.protocol.recover import (
     first_manifest,
 )
 from penstock.store.base import Store
+from penstock.version import VERSION
 
 _log = logging.getLogger("penstock")
 
@@ -57,7 +57,7 @@ def find_base(checkpoints: Checkpoints, pipeline: Pipeline, config: Config, open
         return Base(
             first_manifest(
                 identity=uuid.uuid4().hex,
-                library=penstock.__version__,
+                library=VERSION,
                 max_parallelism=config.max_parallelism,
                 shape=pipeline.shape(),
                 created_at=utc_now(),

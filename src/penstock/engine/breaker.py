@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock.errors import TooManyErrors
-from penstock.operators.deadletters import FAILED, TRIED
-from penstock.protocol.report import SubtaskReport
+from penstock.protocol.report import FAILED, TRIED, SubtaskReport
 
 ROWS_MIN = 1_000
 """Fewer rows say nothing about a rate; they are counted together with those of the next epochs."""

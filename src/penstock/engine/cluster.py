@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from penstock.graph import Stage
+from penstock.graph.stages import Stage
 from penstock.protocol.ids import BatchId
 from penstock.protocol.plan import StagePlan
 from penstock.protocol.report import SubtaskReport

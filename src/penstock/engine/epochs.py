@@ -17,7 +17,8 @@ from penstock.engine.checkpoints import Checkpoints
 from penstock.engine.cluster import Cluster, OfferedBatch, StageJob
 from penstock.engine.pace import Pace
 from penstock.errors import ConservationError, LostReport, PenstockError
-from penstock.graph import Edge, Pipeline, Stage
+from penstock.graph.pipeline import Pipeline
+from penstock.graph.stages import Edge, Stage
 from penstock.protocol.advance import Draft, absorb, missing_reports, unbalanced
 from penstock.protocol.commit import with_pending
 from penstock.protocol.eventtime import advance_sources, next_processing_time

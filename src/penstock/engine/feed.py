@@ -8,7 +8,7 @@ from typing import Protocol
 
 from penstock.engine.cluster import OfferedBatch
 from penstock.errors import StageFailed
-from penstock.graph import Stage
+from penstock.graph.stages import Stage
 
 
 class SourceContended(Exception):

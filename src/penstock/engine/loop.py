@@ -12,11 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import assert_never
 
-from penstock.config import Config
 from penstock.engine.background import AT_ONCE, Background, Pause, Spawn
 from penstock.engine.cluster import JobCancelled, JobFailed, OfferedBatch
 from penstock.engine.commits import CommitCoordinator
 from penstock.engine.epochs import EpochResult, EpochRunner, Prepared
+from penstock.engine.options import Config
 from penstock.engine.watch import Watch
 from penstock.errors import (
     Fenced,

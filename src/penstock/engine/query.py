@@ -11,7 +11,6 @@ from typing import Literal, overload
 
 import msgspec
 
-from penstock.config import Config
 from penstock.engine.active import remember
 from penstock.engine.autoscale import Autoscaler
 from penstock.engine.background import Pause, Spawn, wait_for
@@ -22,11 +21,12 @@ from penstock.engine.epochs import EpochResult, EpochRunner
 from penstock.engine.feed import Demand, Feed, SourceCancelled, SourceContended, source_stopped
 from penstock.engine.history import History, epoch_event, savepoint_event, slow_event, utc_now
 from penstock.engine.loop import EpochLoop, LoopEvents
+from penstock.engine.options import Config
 from penstock.engine.savepoint import Savepoint, SavepointJob, Savepoints
 from penstock.engine.upkeep import Upkeeping
 from penstock.engine.watch import Watch
 from penstock.errors import ConfigError, Fenced, PenstockError, StageFailed, StopTimeout, StorageFailed
-from penstock.graph import Pipeline
+from penstock.graph.pipeline import Pipeline
 from penstock.observe.events import (
     Committed,
     EpochFailed,

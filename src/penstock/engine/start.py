@@ -13,8 +13,6 @@ from pathlib import PurePosixPath
 
 import msgspec
 
-import penstock
-from penstock.config import Config
 from penstock.engine.attempts import AttemptFiles
 from penstock.engine.background import Spawn, StepThread
 from penstock.engine.base import Base, find_base
@@ -27,6 +25,7 @@ from penstock.engine.drivertime import DriverTime
 from penstock.engine.epochs import EpochRunner
 from penstock.engine.feed import Feed
 from penstock.engine.history import History, Listener, commit_event, retry_event, takeover_event, utc_now
+from penstock.engine.options import Config
 from penstock.engine.origin import bring
 from penstock.engine.query import Query
 from penstock.engine.settle import require_same_table, settle
@@ -42,7 +41,7 @@ from penstock.errors import (
     SourceMismatch,
     TablePositionMismatch,
 )
-from penstock.graph import Pipeline
+from penstock.graph.pipeline import Pipeline
 from penstock.observe.events import Event, InFlightDropped, QueryStarted
 from penstock.protocol.commit import marked
 from penstock.protocol.ids import CheckpointId, EdgeName, Generation, StageName
@@ -54,6 +53,7 @@ from penstock.sinks.upkeep import KeptSink
 from penstock.store import open_store
 from penstock.store.base import Store
 from penstock.store.local import LocalStore
+from penstock.version import VERSION
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +158,7 @@ def _own(
         _require_remembered(base.manifest, feed)
     if base.origin is not None:
         bring(base.origin, base.manifest, checkpoints.store)
-    driver = Driver(socket.gethostname(), os.getpid(), utc_now(), penstock.__version__)
+    driver = Driver(socket.gethostname(), os.getpid(), utc_now(), VERSION)
     generation = checkpoints.claim_generation(driver, above=base.manifest.generation)
     if isinstance(config.restore, int) and checkpoints.ids() != seen:
         return None  # it goes on: what the tables hold may be more than the old checkpoint knows
@@ -198,7 +198,7 @@ def _first_events(name: str, owned: _Owned) -> Iterator[Event]:
         restored=CheckpointId(manifest.parent) if manifest.parent is not None else None,
         parallelism={StageName(stage): count for stage, count in manifest.parallelism.items()},
         max_parallelism=manifest.max_parallelism,
-        version=penstock.__version__,
+        version=VERSION,
         origin=None if origin is None else origin.checkpoints.store.url,
     )
     for dropped in owned.base.dropped:
@@ -295,7 +295,7 @@ def _take_over(
             generation=generation,
             shape=shape,
             parallelism=first_parallelism(parallelism, base.parallelism, config.autoscale),
-            library=penstock.__version__,
+            library=VERSION,
             created_at=utc_now(),
         )
         try:

@@ -3,9 +3,6 @@
 A *spec* is part of the graph: a frozen value that travels to the subtasks and says names and schemas. It builds the
 *operator*, which lives for one subtask attempt. The subtask measures how long each step takes and cuts the next slice
 accordingly. An operator that has to measure by itself uses the subtask's clock, never one of its own.
-
-Event time is kept per key group: a key group's watermark says that all rows before it have arrived, and it never
-goes back, whatever is restored or rescaled (A10).
 """
 
 from __future__ import annotations
@@ -13,102 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.protocol.keygroups import KeyGroupRange, groups_of
+from penstock.protocol.keygroups import KeyGroupRange
+from penstock.records import MAIN_STATE, Due, Emitted, Records, StateSchema, Time
 
 if TYPE_CHECKING:
     from penstock.state.keyed import KeyedState
-
-NO_WATERMARK = int(np.iinfo(np.int64).min)
-"""Before the first watermark: nothing is late, nothing is due."""
-
-MAIN_STATE = ""
-"""The name of an operator's only, or first, table of state."""
-
-DEAD_LETTERS = "dead_letters"
-"""The side output for records that made an operator fail (D8)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Time:
-    """What a subtask knows about time at one moment; microseconds since 1970 UTC throughout."""
-
-    groups: KeyGroupRange
-    watermarks: npt.NDArray[np.int64]
-    """One per key group of `groups`."""
-    now: int
-    """Processing time of the epoch, the same in all attempts of all subtasks; never goes back."""
-    max_parallelism: int
-
-    @property
-    def lowest(self) -> int:
-        return int(self.watermarks.min())
-
-    @property
-    def highest(self) -> int:
-        return int(self.watermarks.max())
-
-    def watermark_of(self, hashes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """The watermark in effect for each key hash."""
-        watermarks: npt.NDArray[np.int64] = self.watermarks[groups_of(hashes, self.max_parallelism) - self.groups.lo]
-        return watermarks
-
-
-@dataclass(frozen=True, slots=True)
-class Records:
-    """A slice of one input: the user's columns, the 64-bit key hash of each row, and the time they arrive at."""
-
-    batch: pa.RecordBatch
-    hashes: npt.NDArray[np.int64]
-    port: int = 0
-    time: Time | None = None
-    arrival: int | None = None
-    """The epoch in which they came from the source, None for the running one; what is made of them keeps it."""
-
-    @property
-    def rows(self) -> int:
-        return self.batch.num_rows
-
-    def slice(self, start: int, rows: int | None = None) -> Records:
-        """Some of the rows, from `start` on."""
-        stop = self.rows if rows is None else start + rows
-        return Records(
-            self.batch.slice(start, stop - start), self.hashes[start:stop], self.port, self.time, self.arrival
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Side:
-    """Rows for a side output of the operator."""
-
-    output: str
-    batch: pa.RecordBatch
-
-
-Emitted: TypeAlias = "pa.RecordBatch | Side"
-
-
-@dataclass(frozen=True, slots=True)
-class Due:
-    """The earliest moments at which an operator has something to do without input; None: never."""
-
-    event_time: int | None = None
-    processing_time: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class StateSchema:
-    """Columns of one table of an operator's state."""
-
-    keys: pa.Schema
-    values: pa.Schema
-    may_grow: bool = False
-    """Whether it, or some of its value columns, may be new to a checkpoint: null does for the keys that are there."""
 
 
 @dataclass(frozen=True, slots=True)

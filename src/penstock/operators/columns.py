@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
 
-from penstock.channel.hashing import why_unsupported
 from penstock.errors import PipelineError
+from penstock.hashing import why_unsupported
 
 
 def describe(schema: pa.Schema) -> str:

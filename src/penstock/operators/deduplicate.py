@@ -15,20 +15,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.channel.hashing import hash_columns
-from penstock.operators.base import (
-    MAIN_STATE,
-    Emitted,
-    Operator,
-    OperatorContext,
-    Records,
-    Side,
-    SpecDefaults,
-    StateSchema,
-)
+from penstock.hashing import hash_columns
+from penstock.operators.base import Operator, OperatorContext, SpecDefaults
 from penstock.operators.columns import key_schema
 from penstock.operators.grouping import group_rows
 from penstock.protocol.keygroups import regrouped
+from penstock.records import MAIN_STATE, Emitted, Records, Side, StateSchema
 from penstock.state.keys import Flags, Rows, normalise_keys
 
 LATE = "late"

@@ -15,28 +15,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.display import value_of
 from penstock.errors import PipelineError
-from penstock.operators.accumulators import Accumulator, States
-from penstock.operators.aggregate_base import Aggregate
-from penstock.operators.base import (
-    MAIN_STATE,
-    Due,
-    Emitted,
-    Operator,
-    OperatorContext,
-    Records,
-    Side,
-    SpecDefaults,
-    StateSchema,
-    Time,
-)
-from penstock.operators.collecting import lists_of, owners_of
+from penstock.operators.aggregate.accumulators import Accumulator, States
+from penstock.operators.aggregate.base import Aggregate
+from penstock.operators.aggregate.collecting import lists_of, owners_of
+from penstock.operators.aggregate.parts import Pending, Reducer
+from penstock.operators.aggregate.reduce import has_order, ordered_image
+from penstock.operators.base import Operator, OperatorContext, SpecDefaults
 from penstock.operators.columns import is_text, is_whole, key_schema, refuse_doubles, require_column
-from penstock.operators.failing import value_of
 from penstock.operators.grouping import Groups
-from penstock.operators.parts import Pending, Reducer
-from penstock.operators.reduce import has_order, ordered_image
-from penstock.operators.window_aggregate import WindowAggregate, WindowOperator
+from penstock.operators.window.window_aggregate import WindowAggregate, WindowOperator
+from penstock.records import MAIN_STATE, Due, Emitted, Records, Side, StateSchema, Time
 from penstock.state.keys import Flags, KeyColumn, Rows, equal_keys, normalise_keys
 
 RANK = "rank"

@@ -8,6 +8,9 @@ from penstock.protocol.keygroups import KeyGroupRange
 from penstock.protocol.manifest import Committable, Segment, StateFile
 from penstock.protocol.reads import SpanProgress
 
+TRIED, FAILED = "tried", "dead_letters"
+"""Counters of an operator that sends failing records to dead letters: records it was given, records that failed."""
+
 
 class ErrorReport(msgspec.Struct, frozen=True):
     """An error as plain values, so that a subtask can hand it to the driver."""

@@ -13,8 +13,8 @@ from urllib.parse import unquote
 
 import msgspec
 
-from penstock.config import parse_duration
 from penstock.errors import ConfigError
+from penstock.units import parse_duration
 
 _FORMATS = ("%Y-%m-%d %H:%M:%S", "%Y-%m-%d %H:%M", "%Y-%m-%d", "%Y%m%d", "%Y%m%d%H")
 

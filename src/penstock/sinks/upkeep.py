@@ -7,9 +7,9 @@ from dataclasses import dataclass, fields
 from datetime import timedelta
 from typing import Protocol, runtime_checkable
 
-from penstock.config import parse_duration
 from penstock.errors import ConfigError
 from penstock.protocol.manifest import Committable
+from penstock.units import parse_duration
 
 Duration = str | float | timedelta
 

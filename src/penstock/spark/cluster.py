@@ -16,7 +16,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 
 from penstock.engine.cluster import JobCancelled, JobFailed, OfferedBatch, StageJob
 from penstock.errors import PenstockError
-from penstock.graph import Stage
+from penstock.graph.stages import Stage
 from penstock.protocol.plan import StagePlan
 from penstock.protocol.report import SubtaskReport
 from penstock.spark.activity import activity_of
@@ -24,10 +24,10 @@ from penstock.spark.counts import JobCounts
 from penstock.spark.exchange import SourceLayout, to_subtasks
 from penstock.spark.failures import is_cancellation, jvm_calls
 from penstock.spark.live import call_of, mapped
+from penstock.spark.quirks.workerpool import in_workers_of_sql
 from penstock.spark.reports import PlannedReports, all_reports
 from penstock.spark.worker import PLAN_PROPERTY, Work, as_property, decode_report, work_of
-from penstock.spark.workerpool import in_workers_of_sql
-from penstock.task import Limits
+from penstock.subtask.attempt import Limits
 
 
 class SparkCluster:

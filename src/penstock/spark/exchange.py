@@ -15,9 +15,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from penstock.channel.lanes import spread
-from penstock.channel.segment import HASH_COLUMN
-from penstock.graph import Edge, Pipeline
+from penstock.graph.pipeline import Pipeline
+from penstock.graph.stages import Edge
+from penstock.inflight.lanes import spread
+from penstock.inflight.segment import HASH_COLUMN
 from penstock.protocol.keygroups import order_bits
 
 SOURCE_COLUMN = "__penstock_source"

@@ -22,14 +22,14 @@ from penstock.engine.feed import Demand
 from penstock.engine.sourcelog import SOURCE_FOLDER, rewind_source
 from penstock.errors import MissingFile
 from penstock.protocol.ids import BatchId
-from penstock.spark.batches import batch_settings
 from penstock.spark.exchange import SourceLayout
 from penstock.spark.failures import explained, is_stopped, session_stopped
-from penstock.spark.hadoop import connector, hadoop_url
 from penstock.spark.live import LivePlan
-from penstock.spark.logfiles import QuickLogFiles
+from penstock.spark.quirks.batches import batch_settings
+from penstock.spark.quirks.hadoop import connector, hadoop_url
+from penstock.spark.quirks.logfiles import QuickLogFiles
 from penstock.store.base import Store
-from penstock.task import Limits
+from penstock.subtask.attempt import Limits
 
 # Between our call to stop the streaming query and Spark's interruption of its thread; a busy machine takes its time.
 INTERRUPTION_MS_MAX = 10_000

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from pyspark.sql import DataFrame
 
-from penstock.config import Config
 from penstock.engine.history import Listener
+from penstock.engine.options import Config
 from penstock.engine.query import Query
 from penstock.engine.start import Surroundings, start_query
-from penstock.graph import Pipeline
+from penstock.graph.pipeline import Pipeline
 from penstock.spark.cluster import SparkCluster
 from penstock.spark.exchange import SourceLayout
 from penstock.spark.feed import SparkFeed
-from penstock.spark.hadoop import require_connector
 from penstock.spark.packing import require_packable
+from penstock.spark.quirks.hadoop import require_connector
 from penstock.store.base import Store
-from penstock.task import Limits
+from penstock.subtask.attempt import Limits
 
 
 def launch(pipeline: Pipeline, config: Config, listeners: tuple[Listener, ...]) -> Query:

@@ -17,10 +17,10 @@ from pyspark.sql.types import BinaryType, StructType
 from pyspark.util import PythonEvalType
 
 from penstock.engine.feed import Demand
-from penstock.graph import Stage
+from penstock.graph.stages import Stage
 from penstock.spark.exchange import SourceLayout, quoted, to_subtasks
 from penstock.spark.worker import Work, work_of
-from penstock.task import Limits
+from penstock.subtask.attempt import Limits
 
 REPORT = StructType().add("report", BinaryType())
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pyspark import cloudpickle
 
+from penstock.display import text_of
 from penstock.errors import PipelineError
-from penstock.graph import Pipeline
-from penstock.operators.failing import text_of
+from penstock.graph.pipeline import Pipeline
 
 
 def require_packable(pipeline: Pipeline) -> None:

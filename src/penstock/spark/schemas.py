@@ -9,8 +9,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema, to_arrow_type
 from pyspark.sql.types import DataType, StringType, StructType
 
-from penstock.channel.hashing import COLLATION
 from penstock.errors import PipelineError
+from penstock.hashing import COLLATION
 from penstock.spark.ddl import parse
 
 SchemaLike: TypeAlias = str | pa.Schema | StructType

@@ -13,15 +13,15 @@ import msgspec
 import pyarrow as pa
 from pyspark import TaskContext, cloudpickle
 
-from penstock.channel.delivery import CountedStream
-from penstock.channel.live import LiveInputs
-from penstock.graph import Stage
+from penstock.graph.stages import Stage
+from penstock.inflight.delivery import CountedStream
+from penstock.inflight.live import LiveInputs
 from penstock.protocol.plan import StagePlan
 from penstock.protocol.report import SubtaskReport
-from penstock.spark.memory import keep_memory
+from penstock.spark.quirks.memory import keep_memory
 from penstock.store import open_store
-from penstock.task import Limits, run_subtask
-from penstock.watchdog import watch_over
+from penstock.subtask.attempt import Limits, run_subtask
+from penstock.subtask.watchdog import watch_over
 
 REPORT_SCHEMA = pa.schema([pa.field("report", pa.binary())])
 PLAN_PROPERTY = "penstock.plan"

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from penstock.operators.base import StateSchema
 from penstock.protocol.keygroups import KeyGroupRange
 from penstock.protocol.manifest import StateFile
+from penstock.records import StateSchema
 from penstock.state.layout import Places, from_batch, order_span, places_in
 from penstock.state.runs import Orders, SortedRun
 from penstock.store.arrowfile import ArrowFile, BatchInfo

@@ -18,9 +18,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.errors import CorruptFile
-from penstock.operators.base import StateSchema
 from penstock.protocol.keygroups import KeyGroupRange, joined, order_of
 from penstock.protocol.manifest import StateFile
+from penstock.records import StateSchema
 from penstock.state.compact import Level, merged_chunks
 from penstock.state.files import FileRun
 from penstock.state.keys import Flags, KeyColumn, Rows, normalise

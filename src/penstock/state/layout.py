@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import CheckpointMismatch
-from penstock.operators.base import StateSchema
 from penstock.protocol.keygroups import KeyGroupRange, order_bits, order_bound
+from penstock.records import StateSchema
 from penstock.state.keys import Rows
 from penstock.state.runs import Orders, SortedRun
 

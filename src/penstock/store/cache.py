@@ -23,8 +23,8 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from penstock.config import parse_bytes
 from penstock.errors import StorageFailed, storage_failed
+from penstock.units import parse_bytes
 
 _log = logging.getLogger(__name__)
 

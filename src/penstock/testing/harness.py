@@ -15,14 +15,14 @@ from typing import Any, TypeAlias
 import msgspec
 import pyarrow as pa
 
-from penstock.compiler import SinkNode, compile_pipeline
-from penstock.config import parse_duration
+from penstock.api.stream import Stream
 from penstock.engine.checkpoints import Checkpoints
 from penstock.engine.cluster import JobFailed, OfferedBatch, StageJob
 from penstock.engine.epochs import EpochResult, EpochRunner
-from penstock.operators.convert import arrow_values
-from penstock.operators.timers import micros_of
-from penstock.pipeline import Stream
+from penstock.graph.compiler import compile_pipeline
+from penstock.graph.nodes import SinkNode
+from penstock.operators.process.timers import micros_of
+from penstock.operators.values.convert import arrow_values
 from penstock.protocol.ids import BatchId, CheckpointId, Generation
 from penstock.protocol.keygroups import KeyGroupRange
 from penstock.protocol.manifest import Manifest
@@ -30,9 +30,10 @@ from penstock.protocol.recover import first_manifest, takeover
 from penstock.protocol.report import SubtaskReport
 from penstock.state.keyed import KeyedState
 from penstock.store.memory import MemoryStore
-from penstock.task import Limits
+from penstock.subtask.attempt import Limits
 from penstock.testing.inline import InlineCluster
 from penstock.testing.tables import Memory
+from penstock.units import parse_duration
 
 Rows: TypeAlias = "pa.Table | Iterable[Mapping[str, Any]]"
 _MAIN = "main"

@@ -17,28 +17,28 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from penstock.channel.delivery import CountedStream
-from penstock.channel.hashing import hash_columns
-from penstock.channel.lanes import spread_lanes
-from penstock.channel.segment import HASH_COLUMN
-from penstock.compiler import compile_pipeline
-from penstock.config import Config
+from penstock.api.read import source_node
+from penstock.api.stream import Output, Stream
 from penstock.engine.cluster import OfferedBatch, StageJob
 from penstock.engine.feed import Demand
 from penstock.engine.history import Listener
+from penstock.engine.options import Config
 from penstock.engine.query import Query
 from penstock.engine.start import Surroundings, start_query
-from penstock.graph import Edge
-from penstock.pipeline import Output, Stream
+from penstock.graph.compiler import compile_pipeline
+from penstock.graph.stages import Edge
+from penstock.hashing import hash_columns
+from penstock.inflight.delivery import CountedStream
+from penstock.inflight.lanes import spread_lanes
+from penstock.inflight.segment import HASH_COLUMN
 from penstock.protocol.ids import BatchId
 from penstock.protocol.keygroups import groups_of
 from penstock.protocol.plan import StagePlan
 from penstock.protocol.report import SubtaskReport
 from penstock.sinks.base import Sink
-from penstock.sources import source_node
 from penstock.store import open_store
 from penstock.store.base import Store
-from penstock.task import Limits, run_subtask
+from penstock.subtask.attempt import Limits, run_subtask
 from penstock.testing.mixing import live_batches, live_inputs, rows_in
 
 

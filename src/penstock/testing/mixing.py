@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.channel.live import LiveBatches, LiveInputs
-from penstock.channel.segment import HASH_COLUMN
 from penstock.engine.cluster import StageJob
-from penstock.graph import Edge
+from penstock.graph.stages import Edge
+from penstock.inflight.live import LiveBatches, LiveInputs
+from penstock.inflight.segment import HASH_COLUMN
 
 RUNS = (1, 3, 40, 1000)
 """How many rows of an edge follow each other, at most."""

@@ -13,15 +13,15 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from penstock.channel.delivery import CountedStream
-from penstock.channel.hashing import hash_columns
-from penstock.channel.segment import HASH_COLUMN
 from penstock.engine.cluster import JobCancelled, JobFailed, StageJob
-from penstock.graph import Edge
+from penstock.graph.stages import Edge
+from penstock.hashing import hash_columns
+from penstock.inflight.delivery import CountedStream
+from penstock.inflight.segment import HASH_COLUMN
 from penstock.protocol.keygroups import groups_of
 from penstock.protocol.plan import StagePlan
 from penstock.protocol.report import SubtaskReport
-from penstock.task import Limits, run_subtask
+from penstock.subtask.attempt import Limits, run_subtask
 from penstock.testing.mixing import live_batches, live_inputs, rows_in
 from penstock.testing.simulate.faults import Fault
 from penstock.testing.simulate.fibers import Crashed, Fiber, Process

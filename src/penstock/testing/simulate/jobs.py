@@ -15,17 +15,18 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import pyarrow as pa
 
-from penstock.channel.hashing import hash_columns
-from penstock.compiler import Input, OperatorNode, SourceNode, compile_pipeline
-from penstock.graph import Pipeline
-from penstock.operators import aggregates
-from penstock.operators.declare import value
-from penstock.operators.join import HOWS, How
-from penstock.operators.process import KeyedProcess
-from penstock.operators.windows import session_window, tumbling
-from penstock.pipeline import Output, Stream
+from penstock.api.read import source_node
+from penstock.api.stream import Output, Stream
+from penstock.graph.compiler import compile_pipeline
+from penstock.graph.nodes import Input, OperatorNode, SourceNode
+from penstock.graph.pipeline import Pipeline
+from penstock.hashing import hash_columns
+from penstock.operators.aggregate import functions as aggregates
+from penstock.operators.join.join import HOWS, How
+from penstock.operators.process.declare import value
+from penstock.operators.process.process import KeyedProcess
+from penstock.operators.window.windows import session_window, tumbling
 from penstock.protocol.keygroups import groups_of
-from penstock.sources import source_node
 from penstock.testing.simulate.arrivals import DISORDER_S
 from penstock.testing.simulate.branches import Branch, draw_branches
 from penstock.testing.simulate.probe import WatermarkProbe, with_rules

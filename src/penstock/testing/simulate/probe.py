@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.operators.base import Due, Operator, OperatorContext, Records, SpecDefaults, Time
-from penstock.operators.connect import ConnectProcess
-from penstock.operators.declare import broadcast_map
+from penstock.operators.base import Operator, OperatorContext, SpecDefaults
+from penstock.operators.process.connect import ConnectProcess
+from penstock.operators.process.declare import broadcast_map
+from penstock.records import Due, Records, Time
 
 if TYPE_CHECKING:
     from penstock.testing.simulate.world import World

@@ -19,7 +19,7 @@ from penstock.protocol.commit import CommitPermit, CommitReceipt, TableHistory
 from penstock.protocol.ids import Generation
 from penstock.protocol.manifest import Committable
 from penstock.sinks.base import SinkDefaults, WriterContext
-from penstock.sinks.paimon_history import History
+from penstock.sinks.paimon.history import History
 from penstock.testing.simulate.faults import Fault
 from penstock.testing.simulate.fibers import Process
 from penstock.testing.simulate.keeper import SimKeeper

@@ -17,7 +17,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from penstock.operators import calling
+from penstock.operators.calls import calling
 
 if TYPE_CHECKING:
     from penstock.testing.simulate.fibers import Scheduler

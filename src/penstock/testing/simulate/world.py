@@ -11,16 +11,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from unittest.mock import patch
 
-from penstock.channel import barrier
-from penstock.config import Config
+from penstock import slices
 from penstock.engine.background import Step
 from penstock.engine.loop import EpochLoop
+from penstock.engine.options import Config
 from penstock.engine.query import Query
 from penstock.engine.start import Surroundings, start_query
 from penstock.errors import PenstockError
-from penstock.graph import Stage
+from penstock.graph.stages import Stage
 from penstock.store.base import Store
-from penstock.task import Limits
+from penstock.subtask.attempt import Limits
 from penstock.testing.simulate.checks import Checks
 from penstock.testing.simulate.cluster import SimCluster
 from penstock.testing.simulate.faults import Fault, Faults, Rates
@@ -161,7 +161,7 @@ class World:
             self._options |= {"max_in_flight": 1_000_000, "max_in_flight_segments": 1_000}
         self._limits = Limits(segment_bytes=rng.choice((500, 3_000, 1_000_000)), prefetch_bytes=0)
         self._slots = rng.choice((1, 2, 4))
-        self._first_slice_rows = barrier.FIRST_SLICE_ROWS if self.calm else rng.choice(FIRST_SLICES)
+        self._first_slice_rows = slices.FIRST_SLICE_ROWS if self.calm else rng.choice(FIRST_SLICES)
         self._pipeline = pipeline_of(self.shape, self)
         self._supervisor = self.scheduler.current
         self.drivers: list[SimDriver] = []
@@ -174,7 +174,7 @@ class World:
 
     def run(self) -> None:
         """Raises: `CheckFailed`."""
-        first_slice = patch.object(barrier, "FIRST_SLICE_ROWS", self._first_slice_rows)
+        first_slice = patch.object(slices, "FIRST_SLICE_ROWS", self._first_slice_rows)
         with virtual_calls(self.scheduler, random.Random(self.seed)), first_slice:
             try:
                 self._supervise()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 
-from penstock.pipeline import Output, Stream
+from penstock.api.stream import Output, Stream
 from penstock.testing.simulate.table import SimSink
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from penstock.operators import aggregates
-from penstock.operators.windows import tumbling
-from penstock.pipeline import Output, Stream
+from penstock.api.stream import Output, Stream
+from penstock.operators.aggregate import functions as aggregates
+from penstock.operators.window.windows import tumbling
 from penstock.testing.simulate.arrivals import arrivals, last_watermark, micros
 from penstock.testing.simulate.branches.base import Branch, Fail, same
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.operators.process import KeyedProcess
-from penstock.pipeline import Output, Stream
+from penstock.api.stream import Output, Stream
+from penstock.operators.process.process import KeyedProcess
 from penstock.testing.simulate.arrivals import arrivals
 from penstock.testing.simulate.branches.base import Branch, Fail, same
 from penstock.testing.simulate.table import SimSink

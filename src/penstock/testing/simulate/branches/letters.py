@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import pyarrow as pa
 
-from penstock.operators.declare import value
-from penstock.operators.process import KeyedProcess
-from penstock.pipeline import Output, Stream
+from penstock.api.stream import Output, Stream
+from penstock.operators.process.declare import value
+from penstock.operators.process.process import KeyedProcess
 from penstock.testing.simulate.arrivals import arrivals
 from penstock.testing.simulate.branches.base import Branch, Fail, same
 

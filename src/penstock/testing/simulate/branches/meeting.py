@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import pyarrow as pa
 
-from penstock.operators.connect import ConnectProcess
-from penstock.operators.declare import map_state, value
-from penstock.pipeline import Output, Stream
+from penstock.api.stream import Output, Stream
+from penstock.operators.process.connect import ConnectProcess
+from penstock.operators.process.declare import map_state, value
 from penstock.testing.simulate.arrivals import Arrival, arrivals
 from penstock.testing.simulate.branches.base import Branch, Fail, Row, same
 from penstock.testing.simulate.branches.order import in_order

@@ -7,7 +7,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Self
 
-from penstock.pipeline import Output, Stream
+from penstock.api.stream import Output, Stream
 from penstock.testing.simulate.arrivals import Arrival, arrivals
 from penstock.testing.simulate.branches.base import Branch, Fail, same
 

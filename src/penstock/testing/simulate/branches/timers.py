@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import pyarrow as pa
 
-from penstock.operators.declare import map_state, value
-from penstock.operators.process import KeyedProcess
-from penstock.pipeline import Output, Stream
+from penstock.api.stream import Output, Stream
+from penstock.operators.process.declare import map_state, value
+from penstock.operators.process.process import KeyedProcess
 from penstock.testing.simulate.arrivals import Arrival, arrivals, last_watermark, micros
 from penstock.testing.simulate.branches.base import Branch, Fail, same
 

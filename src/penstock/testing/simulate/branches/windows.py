@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Self
 
-from penstock.operators import aggregates
-from penstock.operators.windows import session_window, sliding, tumbling
-from penstock.pipeline import Output, Stream
+from penstock.api.stream import Output, Stream
+from penstock.operators.aggregate import functions as aggregates
+from penstock.operators.window.windows import session_window, sliding, tumbling
 from penstock.testing.simulate.arrivals import Arrival, arrivals, last_watermark, micros
 from penstock.testing.simulate.branches.base import Branch, Fail, Row, same
 

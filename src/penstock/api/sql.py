@@ -1,0 +1,70 @@
+"""Spark SQL text on streams: it goes into the DataFrame of the source, where Spark computes it before the shuffle.
+
+That works as long as no operator came before. A stream made so is a source of its own to Spark; where several are made
+of one `read`, each reads its rows itself.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.types as pt
+
+from penstock.api.checks import check_columns
+from penstock.errors import PipelineError
+from penstock.graph.nodes import Node, SourceNode, schema_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def pushed_down(node: Node, what: str, change: Callable[[DataFrame], DataFrame]) -> SourceNode:
+    """The source with a changed DataFrame.
+
+    Raises: `PipelineError` behind an operator, and for text that Spark refuses.
+    """
+    if not isinstance(node, SourceNode) or node.frame is None:
+        raise PipelineError(
+            f"{what} behind an operator" if not isinstance(node, SourceNode) else f"{what} without Spark",
+            cause="Spark SQL is computed in the source's DataFrame, before the first operator",
+            next_step=f"call {what} directly on what pen.read gave, or use map_batches or filter here",
+        )
+    from penstock.spark.schemas import frame_schema
+
+    frame: Any = change(node.frame)  # type: ignore[arg-type]
+    schema = frame_schema(frame)
+    check_columns(schema, f"source {node.name}")
+    if node.event_time is not None and (
+        node.event_time not in schema.names or not pt.is_timestamp(schema.field(node.event_time).type)
+    ):
+        raise PipelineError(
+            f"{what} drops the event time {node.event_time!r} of source {node.name}",
+            cause="windows, joins and watermarks need it",
+            next_step=f"keep the column {node.event_time!r}, or read the source without event_time=",
+            column=node.event_time,
+        )
+    return dataclasses.replace(node, schema=schema, frame=frame, derived=True)
+
+
+def with_expressions(node: Node, aggregates: Iterable[object]) -> Node:
+    """The node with a column for each aggregate over an expression instead of a column; the text is the column's name.
+
+    Raises: `PipelineError`.
+    """
+    texts = (getattr(aggregate, "column", None) for aggregate in aggregates)
+    missing = dict.fromkeys(text for text in texts if isinstance(text, str) and text not in schema_of(node).names)
+    # A plain name that is not there is a mistake; Spark would find it in another case and rename it.
+    for text in (text for text in missing if not text.isidentifier()):
+        node = pushed_down(node, f"the expression {text!r}", _column(text))
+    return node
+
+
+def _column(text: str) -> Callable[[DataFrame], DataFrame]:
+    def add(frame: DataFrame) -> DataFrame:
+        from penstock.spark import sqltext
+
+        return sqltext.with_column(frame, text, text)
+
+    return add

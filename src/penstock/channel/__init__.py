@@ -1,1 +1,0 @@
-"""In-flight records: segment files, readers with cursors, the gate and the barrier."""

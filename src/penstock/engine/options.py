@@ -1,0 +1,267 @@
+"""The options of a query: one frozen value, every part of it checked before anything runs.
+
+People write durations as ``"1 s"`` and sizes as ``"1 GB"``; inside there are only seconds and bytes.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from penstock.errors import ConfigError
+from penstock.protocol.keygroups import DEFAULT_MAX_PARALLELISM, MAX_PARALLELISM_LIMIT
+from penstock.units import bad_value, parse_bytes, parse_duration
+
+Trigger: TypeAlias = Literal["available_now"] | float | None
+
+DEFAULT_PARALLELISM = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """Options of one query; `Config.of` makes one from what people write."""
+
+    checkpoint: str
+    name: str | None = None
+    parallelism: int | Mapping[str, int] = DEFAULT_PARALLELISM
+    max_parallelism: int = DEFAULT_MAX_PARALLELISM
+    epoch: float | None = 1.0
+    """Seconds until the barrier fires; None: no barrier, an epoch ends when its input is used up (A3)."""
+    epoch_retries: int = 2
+    epoch_timeout: float | None = 600.0
+    """Seconds without a finished step after which a subtask is said to hang: its epoch is cancelled and run again.
+    None: never."""
+    commit_timeout: float | None = 300.0
+    """Seconds after which a commit that has not returned is told, and given up when the query ends. None: never."""
+    storage_timeout: float = 120.0
+    """Seconds for which the driver tries again when the checkpoint's storage fails."""
+    trigger: Trigger = None
+    """Seconds between micro-batches; None: as fast as possible."""
+    restore: int | str | None = None
+    """A checkpoint id, or where a savepoint or a copy lies; None: the newest checkpoint if there is one."""
+    drop_in_flight: Literal["all"] | tuple[str, ...] = ()
+    """Edges or operators whose in-flight records are thrown away; only together with `restore` (B15)."""
+    autoscale: tuple[int, int] | None = None
+    """The lowest and highest parallelism between which the query finds its own; None: as asked for."""
+    retain: int = 3
+    max_in_flight: int = 1_000_000_000
+    max_in_flight_segments: int = 2_000
+    max_uncommitted: int = 16
+    """Published checkpoints that may wait for their commit before epochs wait too (C2)."""
+    max_error_rate: float = 0.05
+    """The share of an operator's records that may become dead letters, counted over at least 1,000 (D8)."""
+    prefetch_bytes: int = 16 << 20
+    segment_bytes: int = 64 << 20
+
+    def parallelism_of(self, stage: str) -> int:
+        """Subtasks of a stage; one that the mapping does not name gets the default."""
+        if isinstance(self.parallelism, int):
+            return self.parallelism
+        return self.parallelism.get(stage, min(DEFAULT_PARALLELISM, self.max_parallelism))
+
+    @classmethod
+    def of(cls, checkpoint: str | os.PathLike[str], **options: object) -> Config:
+        """Options as people write them.
+
+        >>> Config.of("checkpoints/totals", epoch="500 ms", parallelism=8).epoch
+        0.5
+
+        Raises: `ConfigError` for an unknown option or a value that cannot be.
+        """
+        written = {"checkpoint": checkpoint, **options}
+        for option in written:
+            _refuse_unknown(option)
+        config = cls(**{option: _PARSERS[option](option, value) for option, value in written.items()})
+        _refuse_too_parallel(config)
+        return config
+
+    @classmethod
+    def from_toml(cls, path: str | os.PathLike[str], section: str) -> Config:
+        """Options from a table of a TOML file; `section` may be dotted, as in ``"tool.penstock"``.
+
+        Raises: `ConfigError`.
+        """
+        written = _toml_table(Path(path), section)
+        if "checkpoint" not in written:
+            raise ConfigError(
+                f"[{section}] in {path} has no checkpoint",
+                cause="every query needs a place for its checkpoints",
+                next_step=f'add checkpoint = "..." to [{section}]',
+                option="checkpoint",
+                path=path,
+            )
+        return cls.of(**written)
+
+
+# --- one parser per option: (option, what was written) -> value ---------------------------------------------------
+
+_Parser: TypeAlias = Callable[[str, Any], Any]
+
+
+def _whole(lo: int, hi: int | None = None) -> _Parser:
+    allowed = f"a whole number of at least {lo}" if hi is None else f"a whole number from {lo} to {hi}"
+
+    def parse(option: str, value: object) -> int:
+        if not isinstance(value, int) or isinstance(value, bool) or value < lo or (hi is not None and value > hi):
+            raise bad_value(option, value, allowed)
+        return value
+
+    return parse
+
+
+def _share(option: str, value: object) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= 1:
+        raise bad_value(option, value, "a share from 0 to 1; 0.05 is five percent")
+    return float(value)
+
+
+def _size(option: str, value: object) -> int:
+    size = parse_bytes(value, option)
+    if size == 0:
+        raise bad_value(option, value, "more than 0 bytes")
+    return size
+
+
+def _period(option: str, value: object) -> float:
+    seconds = parse_duration(value, option)
+    if seconds == 0:
+        raise bad_value(option, value, "longer than 0 s")
+    return seconds
+
+
+def _epoch(option: str, value: object) -> float | None:
+    """TOML has no null, hence the word."""
+    return None if value is None or value == "none" else _period(option, value)
+
+
+def _span(option: str, value: object) -> float:
+    return parse_duration(value, option)
+
+
+def _trigger(option: str, value: object) -> Trigger:
+    if value is None:
+        return None
+    return "available_now" if value == "available_now" else _period(option, value)
+
+
+def _parallelism(option: str, value: object) -> int | Mapping[str, int]:
+    whole = _whole(1, MAX_PARALLELISM_LIMIT)
+    if isinstance(value, Mapping):
+        return {_text(f"{option} key", stage): whole(f"{option}[{stage}]", count) for stage, count in value.items()}
+    count: int = whole(option, value)
+    return count
+
+
+def _text(option: str, value: object) -> str:
+    if not isinstance(value, str | os.PathLike) or not os.fspath(value):
+        raise bad_value(option, value, "a text that is not empty")
+    return str(os.fspath(value))
+
+
+def _restore(option: str, value: object) -> int | str | None:
+    if value is None:
+        return None
+    if isinstance(value, str | os.PathLike):
+        text = _text(option, value)
+        return int(text) if text.isdecimal() else text
+    checkpoint: int = _whole(0)(option, value)
+    return checkpoint
+
+
+def _names(option: str, value: object) -> Literal["all"] | tuple[str, ...]:
+    if value == "all":
+        return "all"
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise bad_value(option, value, '"all", or a list of names of edges or operators')
+    return tuple(_text(option, name) for name in value)
+
+
+def _bounds(option: str, value: object) -> tuple[int, int] | None:
+    if value is None:
+        return None
+    whole = _whole(1, MAX_PARALLELISM_LIMIT)
+    if isinstance(value, list | tuple) and len(value) == 2:
+        lowest, highest = (whole(option, bound) for bound in value)
+        if lowest <= highest:
+            return lowest, highest
+    raise bad_value(option, value, "two whole numbers, the lowest and the highest parallelism, such as (2, 16)")
+
+
+_PARSERS: dict[str, _Parser] = {
+    "checkpoint": _text,
+    "name": lambda option, value: None if value is None else _text(option, value),
+    "parallelism": _parallelism,
+    "max_parallelism": _whole(1, MAX_PARALLELISM_LIMIT),
+    "epoch": _epoch,
+    "epoch_retries": _whole(0),
+    "epoch_timeout": _epoch,
+    "commit_timeout": _epoch,
+    "storage_timeout": _span,
+    "trigger": _trigger,
+    "restore": _restore,
+    "drop_in_flight": _names,
+    "autoscale": _bounds,
+    "retain": _whole(1),
+    "max_in_flight": _size,
+    "max_in_flight_segments": _whole(1),
+    "max_uncommitted": _whole(1),
+    "max_error_rate": _share,
+    "prefetch_bytes": _size,
+    "segment_bytes": _size,
+}
+assert _PARSERS.keys() == {option.name for option in fields(Config)}
+
+
+def _refuse_unknown(option: str) -> None:
+    if option in _PARSERS:
+        return
+    close = difflib.get_close_matches(option, _PARSERS, n=3)
+    raise ConfigError(
+        f"there is no option {option!r}",
+        cause=f"did you mean {' or '.join(close)}?" if close else "a name of another library, or of another version",
+        next_step=f"options are {', '.join(sorted(_PARSERS))}",
+        option=option,
+    )
+
+
+def _refuse_too_parallel(config: Config) -> None:
+    named = config.parallelism if isinstance(config.parallelism, Mapping) else {"": config.parallelism}
+    for stage, count in named.items():
+        if count > config.max_parallelism:
+            raise ConfigError(
+                f"parallelism{f' of {stage}' if stage else ''} is {count}, max_parallelism is {config.max_parallelism}",
+                cause="a subtask needs at least one key group of its own",
+                next_step="lower parallelism; max_parallelism can be raised only for a new checkpoint",
+                option="parallelism",
+            )
+    if config.autoscale is not None and config.autoscale[1] > config.max_parallelism:
+        raise ConfigError(
+            f"autoscale goes up to {config.autoscale[1]}, max_parallelism is {config.max_parallelism}",
+            cause="a subtask needs at least one key group of its own",
+            next_step="lower it; max_parallelism can be raised only for a new checkpoint",
+            option="autoscale",
+        )
+
+
+def _toml_table(path: Path, section: str) -> dict[str, Any]:
+    try:
+        table: Any = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(
+            f"{path}: {error}", cause="not a readable TOML file", next_step="check path and syntax", path=path
+        ) from error
+    for part in section.split("."):
+        table = table.get(part) if isinstance(table, dict) else None
+    if not isinstance(table, dict):
+        raise ConfigError(
+            f"{path} has no table [{section}]",
+            cause="the section is missing or named differently",
+            next_step=f"add [{section}], or name another section",
+            path=path,
+        )
+    return table

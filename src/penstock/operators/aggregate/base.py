@@ -1,0 +1,30 @@
+"""What every aggregate function is to the operators that compute it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import pyarrow as pa
+
+from penstock.operators.aggregate.accumulators import Accumulator
+
+
+class Aggregate(ABC):
+    """An aggregate as the user wrote it; `bind` gives it types."""
+
+    __slots__ = ()
+
+    @property
+    def meaning(self) -> str:
+        """What its state is worth: a restart with another meaning would go on from a state that means something else.
+
+        The code of a user's own aggregate is the user's affair, as that of any function.
+        """
+        return "of a user"
+
+    @abstractmethod
+    def bind(self, operator: str, schema: pa.Schema) -> Accumulator:
+        """The accumulator for an input of this schema.
+
+        Raises: `PipelineError` for a column that is not there or has a type the function cannot take.
+        """

@@ -1,0 +1,1 @@
+"""`map_async`: many calls at once on one event loop per worker."""

@@ -1,0 +1,1 @@
+"""User code that fails: which record it was, what the user is told, and dead letters."""

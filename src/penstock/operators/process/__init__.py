@@ -1,0 +1,1 @@
+"""User code per key or slice: `process`, `connect`, their declared state, timers and output."""

@@ -1,0 +1,131 @@
+"""Opens and makes tables. A handle is never kept: opening takes half a millisecond, and a stale one would be wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+from pypaimon import CatalogFactory, Schema
+from pypaimon.catalog.catalog_exception import TableNotExistException
+
+from penstock.errors import PenstockError, StorageFailed, TableMismatch, TableRefused
+from penstock.sinks.paimon import fence, local, private
+
+
+def open_table(warehouse: str, name: str) -> private.Table:
+    """An existing table.
+
+    Raises: `TableMismatch` when there is none.
+    """
+    table = find_table(warehouse, name)
+    if table is None:
+        raise TableMismatch(
+            f"there is no table {name} in {warehouse}",
+            cause="it was dropped or renamed, or its name is misspelt",
+            next_step="check the name, or let it be made: Paimon(..., create=True)",
+            table=name,
+        )
+    return table
+
+
+def find_table(warehouse: str, name: str) -> private.Table | None:
+    """An existing table, or None.
+
+    Raises: `StorageFailed` when the warehouse cannot be read; `UnsafeName` where a link leads out of the table.
+    """
+    try:
+        root = local.as_local(warehouse)
+        if root is not None:
+            database, _, own = name.partition(".")
+            fence.require_plain(Path(root, f"{database}.db", own))
+        return fence.fenced(CatalogFactory.create({"warehouse": warehouse}).get_table(name))
+    except (TableNotExistException, FileNotFoundError, NotADirectoryError):
+        return None
+    except PenstockError:
+        raise
+    except Exception as error:
+        raise local.storage_error(error, warehouse) or StorageFailed(
+            f"table {name} in {warehouse} cannot be opened: {error}",
+            cause="the warehouse cannot be reached, or the table's schema is damaged",
+            next_step="check the warehouse's address and credentials, and the table's schema folder",
+            table=name,
+        ) from error
+
+
+def table_schema(
+    name: str, columns: pa.Schema, partition_by: Sequence[str], primary_key: Sequence[str], options: Mapping[str, str]
+) -> Schema:
+    """A table to be made, as pypaimon describes it.
+
+    Raises: `TableRefused` when pypaimon does not know such a table.
+    """
+    try:
+        return Schema.from_pyarrow_schema(
+            columns, partition_keys=list(partition_by), primary_keys=list(primary_key), options=dict(options)
+        )
+    except ValueError as error:
+        raise _unknown(name, error) from error
+
+
+def draft_table(name: str, schema: Schema) -> private.Table:
+    """What `create_table` would make, to be looked at; nothing is made.
+
+    Raises: `TableRefused` when pypaimon does not know such a table.
+    """
+    try:
+        return private.draft(name, schema)
+    except ValueError as error:
+        raise _unknown(name, error) from error
+
+
+def create_table(warehouse: str, name: str, schema: Schema) -> private.Table:
+    """A new table, or the one that somebody else made meanwhile."""
+    catalog = CatalogFactory.create({"warehouse": warehouse})
+    try:
+        catalog.create_database(name.partition(".")[0], ignore_if_exists=True)
+        catalog.create_table(name, schema, ignore_if_exists=True)
+    except Exception as error:
+        table = find_table(warehouse, name)
+        if table is None:
+            raise _not_created(warehouse, name, error) from error
+        return table
+    return open_table(warehouse, name)
+
+
+def make_writable(warehouse: str, name: str) -> None:
+    """Makes the folder in which the table is or will be, and proves that it can be written; local warehouses only.
+
+    Raises: `StorageFailed`.
+    """
+    root = local.as_local(warehouse)
+    if root is None:
+        return
+    database, table = name.split(".")
+    folder = Path(root, f"{database}.db")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise local.unwritable(Path(root), error) from error
+    inside = folder / table
+    local.probe(inside if inside.is_dir() else folder)
+
+
+def _not_created(warehouse: str, name: str, error: Exception) -> PenstockError:
+    if isinstance(error, ValueError):
+        return _unknown(name, error)
+    return StorageFailed(
+        f"table {name} cannot be made in {warehouse}: {error}",
+        cause="the warehouse cannot be reached or written",
+        next_step="check its address, permissions and credentials",
+        table=name,
+    )
+
+
+def _unknown(name: str, error: ValueError) -> TableRefused:
+    return TableRefused(
+        f"table {name} cannot be made: {error}",
+        cause="pypaimon does not know such a table",
+        next_step="change columns or options",
+        table=name,
+    )

@@ -1,0 +1,89 @@
+"""Stepping an operator that holds rows while it works on them (D5).
+
+Its rows are taken from the input, but they count as consumed only once the operator has let go of them. What it still
+holds at the barrier goes back: where order is kept, by moving the cursor back; else these rows alone are written to a
+segment of their own. Either way they are in flight again, and nothing about them was emitted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pyarrow as pa
+
+from penstock.inflight.gate import Channel, Held, Taken, as_records
+from penstock.operators.base import HoldingOperator
+from penstock.records import NO_WATERMARK, Emitted, Time
+from penstock.subtask.barrier import Barrier
+
+
+class HeldSteps:
+    """The steps of one attempt."""
+
+    def __init__(
+        self,
+        channel: Channel,
+        operator: HoldingOperator,
+        emit: Callable[[Iterator[Emitted], int | None], None],
+        time: Callable[[], Time],
+    ) -> None:
+        self._channel, self._operator, self._emit, self._time = channel, operator, emit, time
+        self._taken: dict[int, tuple[Held, int]] = {}
+        self._slices = 0
+        self._used_up = False
+        self.rows = 0
+        """How many were begun."""
+
+    def run(self, barrier: Barrier) -> None:
+        """Begins slices and lets results out until the input or the time is used up."""
+        operator = self._operator
+        while True:
+            if self._may_begin(barrier) and self._begin(barrier.left_s):
+                continue
+            if not operator.busy:
+                break
+            wait_s = max(barrier.left_s, operator.patience_s)
+            if wait_s <= 0:
+                break
+            self._let_out(wait_s)
+            self._taken = {number: self._taken[number] for number in operator.held}
+        self._let_out(0.0)
+
+    def give_back(self, *, in_place: bool) -> tuple[int, int | None]:
+        """Gives back what the operator still holds; the number of rows, and the lowest watermark they came with."""
+        unfinished = self._operator.unfinished()
+        if not unfinished:
+            return 0, None
+        watermark = min(self._taken[part.slice][1] for part in unfinished)
+        if in_place:
+            numbers = [part.slice for part in unfinished]
+            assert numbers == list(range(numbers[0], self._slices)), "order is kept by giving back the newest slices"
+            self._channel.rewind([self._taken[number][0] for number in numbers])
+        else:
+            batches = [self._taken[part.slice][0].batch.take(pa.array(part.rows)) for part in unfinished]
+            self._channel.put_back(batches, None if watermark == NO_WATERMARK else watermark)
+        return sum(len(part.rows) for part in unfinished), watermark
+
+    def _may_begin(self, barrier: Barrier) -> bool:
+        """The first slice is begun however late it is: every epoch makes progress."""
+        return not self._used_up and (not self._slices or not barrier.fired())
+
+    def _begin(self, left_s: float) -> bool:
+        rows = self._operator.room(left_s)
+        if not rows:
+            return False
+        held = self._channel.take_held(rows)
+        time = self._time()
+        if held is None:
+            self._used_up = True
+            return False
+        self._taken[self._slices] = held, time.lowest
+        self._slices += 1
+        self.rows += held.batch.num_rows
+        records = as_records(Taken(0, held.batch, held.arrival), time)
+        self._emit(self._operator.process(records), held.arrival)
+        return True
+
+    def _let_out(self, wait_s: float) -> None:
+        for arrival, emitted in self._operator.collect(wait_s):
+            self._emit(iter((emitted,)), arrival)

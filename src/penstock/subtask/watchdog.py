@@ -1,0 +1,233 @@
+"""Notices that a subtask does not get on, from a thread beside it, and looks where it is.
+
+A function that does not return cannot be interrupted, but its stack can be read. Whoever looks at the subtask's clock
+gets on: it is read before and after each slice. Waiting for rows that Spark has to deliver is not the subtask's fault,
+and not judged here: the driver sees what Spark does.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from types import FrameType, TracebackType
+from typing import Self, TypeVar
+
+from penstock.errors import PenstockError
+from penstock.graph.stages import Stage
+from penstock.protocol.hung import STUCK, Stuck, encode_stuck, sign_path
+from penstock.protocol.plan import StagePlan
+from penstock.store.base import AlreadyExists, Store
+
+T = TypeVar("T")
+
+FRAMES_MAX = 40
+VALUES_MAX, VALUE_CHARS_MAX = 8, 200
+LOOKS = 8
+"""So often within the limit it looks."""
+WRITING_S_MAX = 1.0
+"""A subtask that ends waits so long for a sign that is being written about it."""
+_OURS = "penstock"
+_EVENT_LOOP = "penstock-async"
+
+
+@dataclass(slots=True)
+class Signs:
+    """Who is told: `stuck` once, `alive` each time that a subtask which is slow was found to get on."""
+
+    stuck: Callable[[Place, float], None]
+    alive: Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a thread is."""
+
+    operator: int | None
+    """Which of the stage's."""
+    function: str | None
+    values: dict[str, str]
+    stack: list[str]
+
+
+class Watchdog:
+    """Watches the thread that makes it, inside ``with``."""
+
+    def __init__(self, limit_s: float | None, signs: Signs, clock: Callable[[], float] = time.monotonic) -> None:
+        self._limit_s, self._signs, self._real_clock = limit_s, signs, clock
+        self._thread = threading.get_ident()
+        self._moved_s = clock()
+        self._waits = False
+        self._over = threading.Event()
+        self._beside: threading.Thread | None = None
+
+    def __enter__(self) -> Self:
+        if self._limit_s is not None:
+            self._beside = threading.Thread(
+                target=self._watch, args=(self._limit_s,), name="penstock-watchdog", daemon=True
+            )
+            self._beside.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._over.set()
+        if self._beside is not None:
+            self._beside.join(WRITING_S_MAX)
+
+    def clock(self) -> float:
+        """The subtask's clock: whoever looks at it gets on."""
+        self._moved_s = now_s = self._real_clock()
+        return now_s
+
+    def delivered(self, batches: Iterator[T]) -> Iterator[T]:
+        """What Spark delivers; waiting for it is not judged."""
+        while True:
+            self._waits = True
+            try:
+                batch = next(batches)
+            except StopIteration:
+                return
+            finally:
+                self._moved_s = self._real_clock()
+                self._waits = False
+            yield batch
+
+    def _watch(self, limit_s: float) -> None:
+        alive, alive_s = 0, self._real_clock()
+        while not self._over.wait(limit_s / LOOKS):
+            now_s = self._real_clock()
+            silent_s = now_s - self._moved_s
+            if silent_s > limit_s and not self._waits:
+                self._signs.stuck(place_of(self._thread), silent_s)
+                return
+            if now_s - alive_s > limit_s:
+                alive, alive_s = alive + 1, now_s
+                self._signs.alive(alive)
+
+
+def watch_over(
+    stage: Stage, plan: StagePlan, subtask: int, *, store: Store, attempt: str, limit_s: float | None
+) -> Watchdog:
+    """A watchdog for one attempt, which leaves its signs in the checkpoint folder.
+
+    Operators that have a limit of their own for a step get that long in addition.
+    """
+    name = partial(sign_path, checkpoint=plan.checkpoint, generation=plan.generation, subtask=subtask, attempt=attempt)
+    names = [node.spec.name for node in stage.nodes]
+
+    def leave(sign: str, data: bytes) -> None:
+        # Written beside an attempt that may long be forgotten: nobody hears of a failure.
+        with suppress(PenstockError, AlreadyExists):
+            store.create(name(sign=sign), data)
+
+    def stuck(place: Place, silent_s: float) -> None:
+        sample = stuck_at(place, stage=stage.name, operators=names, subtask=subtask, attempt=attempt, silent_s=silent_s)
+        leave(STUCK, encode_stuck(sample))
+
+    if limit_s is not None:
+        limit_s += max(node.spec.step_s_max for node in stage.nodes)
+    return Watchdog(limit_s, Signs(stuck, lambda number: leave(str(number), b"{}")))
+
+
+def stuck_at(place: Place, *, stage: str, operators: list[str], subtask: int, attempt: str, silent_s: float) -> Stuck:
+    known = place.operator is not None and place.operator < len(operators)
+    return Stuck(
+        stage=stage,
+        subtask=subtask,
+        attempt=attempt,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        silent_s=silent_s,
+        operator=operators[place.operator or 0] if known else None,
+        function=place.function,
+        values=place.values,
+        stack=place.stack,
+    )
+
+
+def place_of(thread: int) -> Place:
+    """Where a thread of this process is right now."""
+    every = sys._current_frames()  # noqa: SLF001 - the only way to see another thread
+    frames = _outermost_first(every.get(thread))
+    operator = _operator(frames)
+    stack = _lines(frames)
+    user = _users(frames)
+    if user is None:
+        # Calls of coroutines run in the event loop's thread, while the subtask waits for them.
+        for other in threading.enumerate():
+            if other.name == _EVENT_LOOP and other.ident is not None:
+                there = _outermost_first(every.get(other.ident))
+                user = _users(there)
+                stack += [f"thread {other.name}:", *_lines(there)]
+    return Place(operator, None if user is None else _named(user), {} if user is None else _values(user), stack)
+
+
+def _outermost_first(frame: FrameType | None) -> list[FrameType]:
+    frames: list[FrameType] = []
+    while frame is not None:
+        frames.append(frame)
+        frame = frame.f_back
+    return frames[::-1]
+
+
+def _module(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", ""))
+
+
+def _is_ours(frame: FrameType) -> bool:
+    return _module(frame).partition(".")[0] == _OURS
+
+
+def _users(frames: list[FrameType]) -> FrameType | None:
+    """The user's function: what our innermost frame called, unless that is nothing or the standard library."""
+    ours = [number for number, frame in enumerate(frames) if _is_ours(frame) or _module(frame).startswith("asyncio")]
+    inner = frames[ours[-1] + 1 :] if ours else []
+    top = _module(inner[0]).partition(".")[0] if inner else ""
+    return inner[0] if inner and top not in sys.stdlib_module_names - {"__main__"} else None
+
+
+def _operator(frames: list[FrameType]) -> int | None:
+    """The innermost operator of the subtask whose code runs."""
+    operators: list[object] = []
+    found = None
+    for frame in frames:
+        me = frame.f_locals.get("self")
+        if _module(frame) == "penstock.subtask.attempt":
+            operators = getattr(me, "_operators", operators)
+        found = next((number for number, one in enumerate(operators) if one is me), found)
+    return found
+
+
+def _named(frame: FrameType) -> str:
+    code = frame.f_code
+    return f"{code.co_qualname} ({code.co_filename}, line {frame.f_lineno})"
+
+
+def _lines(frames: list[FrameType]) -> list[str]:
+    stack = traceback.extract_stack(frames[-1]) if frames else []
+    return [line.rstrip() for line in traceback.format_list(stack[-FRAMES_MAX:])]
+
+
+def _values(frame: FrameType) -> dict[str, str]:
+    """Plain values only: to show another one would run code of the user, in a thread it does not expect."""
+    shown = {name: _shown(value) for name, value in list(frame.f_locals.items()) if not name.startswith("__")}
+    return dict([(name, text) for name, text in shown.items() if text is not None][:VALUES_MAX])
+
+
+def _shown(value: object) -> str | None:
+    match value:
+        case bool() | int() | float() | str() | bytes() | None:
+            text = repr(value[:VALUE_CHARS_MAX] if isinstance(value, str | bytes) else value)
+        case dict() if type(value) is dict and len(value) <= 20:
+            parts = {str(name): _shown(part) for name, part in list(value.items())}
+            text = "{" + ", ".join(f"{name!r}: {part or '…'}" for name, part in parts.items()) + "}"
+        case _:
+            return None
+    return text if len(text) <= VALUE_CHARS_MAX else text[:VALUE_CHARS_MAX] + "…"

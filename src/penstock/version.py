@@ -1,0 +1,3 @@
+"""The version of this package, also written into manifests."""
+
+VERSION = "0.1.0"

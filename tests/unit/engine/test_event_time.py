@@ -1,0 +1,133 @@
+"""Watermarks as numbers: sources, idle sources, key groups of a channel, timers (A10)."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.inflight.watermarks import ChannelWatermarks
+from penstock.protocol.eventtime import (
+    SourceTime,
+    advance_sources,
+    advance_timers,
+    highest,
+    is_due,
+    lowest,
+    next_processing_time,
+)
+from penstock.protocol.keygroups import KeyGroupRange
+from penstock.protocol.manifest import SourceClock, Timer
+from penstock.protocol.reads import ReadSpan
+from penstock.records import NO_WATERMARK
+
+GROUPS = KeyGroupRange(4, 12)
+
+
+def test_nothing_is_known_as_long_as_one_input_has_no_watermark() -> None:
+    assert lowest([5, None, 3]) is None
+    assert lowest([]) is None
+    assert lowest([5, 3]) == 3
+    assert highest([None, 3, 5]) == 5
+    assert highest([None]) is None
+
+
+def test_a_source_s_watermark_follows_its_largest_event_time_and_never_goes_back() -> None:
+    times = {"a": SourceTime(delay=10)}
+    first = advance_sources({}, times, {"a": 100}, now=1)
+    assert first["a"] == SourceClock(max_event_time=100, watermark=90, active_at=1)
+    older = advance_sources(first, times, {"a": 50}, now=2)
+    assert older["a"].watermark == 90
+    slower = advance_sources(first, {"a": SourceTime(delay=60)}, {"a": 110}, now=3)
+    assert slower["a"].watermark == 90, "a larger delay after a restart must not take the promise back"
+
+
+def test_an_idle_source_follows_the_slowest_of_the_others_and_may_come_back() -> None:
+    times = {"a": SourceTime(0), "b": SourceTime(0), "c": SourceTime(0, idle=10)}
+    clocks = advance_sources({}, times, {"a": 100, "b": 70, "c": 5}, now=0)
+    assert [clocks[name].watermark for name in "abc"] == [100, 70, 5]
+    clocks = advance_sources(clocks, times, {"a": 120, "b": 80}, now=9)
+    assert clocks["c"].watermark == 5, "not idle yet"
+    clocks = advance_sources(clocks, times, {"a": 130, "b": 90}, now=10)
+    assert clocks["c"].watermark == 90
+    clocks = advance_sources(clocks, times, {"c": 60}, now=11)
+    assert clocks["c"].watermark == 90, "what others have passed meanwhile stays passed"
+    assert clocks["c"].max_event_time == 60
+
+
+def test_a_source_that_never_delivered_counts_as_idle_only_after_its_time() -> None:
+    times = {"a": SourceTime(0), "b": SourceTime(0, idle=10)}
+    clocks = advance_sources({}, times, {"a": 100}, now=1_000)
+    assert clocks["b"].watermark is None
+    clocks = advance_sources(clocks, times, {"a": 110}, now=1_009)
+    assert clocks["b"].watermark is None
+    clocks = advance_sources(clocks, times, {"a": 120}, now=1_010)
+    assert clocks["b"].watermark == 120
+
+
+def test_when_all_sources_are_idle_nothing_moves() -> None:
+    times = {name: SourceTime(0, idle=10) for name in "ab"}
+    clocks = advance_sources({}, times, {"a": 100, "b": 70}, now=0)
+    assert advance_sources(clocks, times, {}, now=1_000) == clocks
+
+
+def read(lo: int, hi: int, watermark: int | None) -> ReadSpan:
+    return ReadSpan(path=f"{lo}-{hi}-{watermark}", checksum="", lo=lo, hi=hi, watermark=watermark)
+
+
+def test_a_key_group_has_the_watermark_of_its_oldest_unread_span() -> None:
+    reads = [read(4, 8, 1), read(4, 12, 2), read(8, 12, 3), read(4, 8, 4)]
+    marks = ChannelWatermarks(GROUPS, reads, 9)
+    expected = [(1, 2), (2, 2), (4, 3), (4, 9), (9, 9)]
+    for done, (low, high) in enumerate(expected):
+        marks.passed(done)
+        assert marks.now.tolist() == [low] * 4 + [high] * 4
+
+
+def test_before_the_first_watermark_nothing_is_late() -> None:
+    marks = ChannelWatermarks(GROUPS, [read(4, 12, None)], 7)
+    assert marks.now.tolist() == [NO_WATERMARK] * 8
+    marks.passed(1)
+    assert marks.now.tolist() == [7] * 8
+
+
+@given(
+    st.lists(st.tuples(st.integers(4, 11), st.integers(1, 8)), max_size=12),
+    st.lists(st.integers(0, 12), max_size=20),
+)
+def test_watermarks_of_key_groups_never_go_back(cuts: list[tuple[int, int]], steps: list[int]) -> None:
+    """A10: also when several spans are passed at once, and whatever ranges they have."""
+    reads = [read(lo, min(12, lo + width), number) for number, (lo, width) in enumerate(cuts)]
+    marks = ChannelWatermarks(GROUPS, reads, len(reads))
+    before = marks.now.copy()
+    for done in sorted(min(step, len(reads)) for step in steps):
+        marks.passed(done)
+        assert (marks.now >= before).all()
+        model = np.full(8, len(reads))
+        for span in reversed(reads[done:]):
+            model[span.lo - 4 : span.hi - 4] = span.watermark
+        assert marks.now.tolist() == model.tolist()
+        before = marks.now.copy()
+
+
+@pytest.mark.parametrize(
+    ("watermark", "now", "due"), [(None, 0, False), (9, 0, False), (10, 0, True), (None, 50, True), (3, 49, False)]
+)
+def test_a_moment_is_due_once_time_has_reached_it(watermark: int | None, now: int, due: bool) -> None:
+    timers = [Timer(groups=KeyGroupRange(0, 8), event_time=10, processing_time=50)]
+    assert is_due(timers, KeyGroupRange(4, 12), watermark, now) is due
+    assert not is_due(timers, KeyGroupRange(8, 12), watermark, now), "others wait for it"
+
+
+def test_timers_of_other_key_groups_stay() -> None:
+    old = (Timer(groups=KeyGroupRange(0, 12), event_time=5),)
+    mine = Timer(groups=KeyGroupRange(4, 8), event_time=7, processing_time=1)
+    timers = advance_timers(old, KeyGroupRange(4, 8), mine)
+    assert timers == (
+        Timer(groups=KeyGroupRange(0, 4), event_time=5),
+        mine,
+        Timer(groups=KeyGroupRange(8, 12), event_time=5),
+    )
+    assert advance_timers(timers, KeyGroupRange(0, 12), None) == ()
+    assert next_processing_time(timers) == 1

@@ -1,0 +1,125 @@
+"""A subtask that does not get on is noticed, and the place where it is found."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from penstock.protocol.hung import (
+    STUCK,
+    Stuck,
+    belongs_to,
+    decode_stuck,
+    encode_stuck,
+    is_over,
+    sign_path,
+    tells_why,
+)
+from penstock.subtask.watchdog import Place, Signs, Watchdog, place_of, stuck_at
+
+LIMIT_S = 0.05
+
+
+class Told:
+    """Remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.places: list[Place] = []
+        self.stuck, self.alive = threading.Event(), threading.Event()
+
+    def signs(self) -> Signs:
+        return Signs(stuck=self._stuck, alive=lambda _: self.alive.set())
+
+    def _stuck(self, place: Place, silent_s: float) -> None:
+        assert silent_s > LIMIT_S
+        self.places.append(place)
+        self.stuck.set()
+
+
+def test_a_step_that_does_not_end_is_told_once_with_its_stack() -> None:
+    told = Told()
+    with Watchdog(LIMIT_S, told.signs()) as watchdog:
+        watchdog.clock()
+        assert told.stuck.wait(30)
+    (place,) = told.places
+    assert any("test_a_step_that_does_not_end" in line for line in place.stack)
+
+
+def test_whoever_looks_at_the_clock_gets_on_and_is_told_to_be_alive() -> None:
+    told = Told()
+    with Watchdog(LIMIT_S, told.signs()) as watchdog:
+        while not told.alive.is_set():
+            watchdog.clock()
+    assert not told.places
+
+
+def test_waiting_for_rows_of_spark_is_not_judged() -> None:
+    told = Told()
+
+    def slow() -> Iterator[int]:
+        assert told.alive.wait(30)
+        yield 1
+
+    with Watchdog(LIMIT_S, told.signs()) as watchdog:
+        assert list(watchdog.delivered(slow())) == [1]
+    assert not told.places
+
+
+def test_without_a_limit_nothing_is_watched() -> None:
+    before = threading.active_count()
+    with Watchdog(None, Told().signs()):
+        assert threading.active_count() == before
+
+
+def test_the_place_names_the_users_function_and_its_plain_values_only() -> None:
+    inside, enough = threading.Event(), threading.Event()
+
+    class Secretive:
+        def __repr__(self) -> str:
+            raise AssertionError("nobody may call this")
+
+    def work(row: dict[str, Any], other: object) -> None:
+        inside.set()
+        enough.wait(30)
+
+    ours: dict[str, Any] = {"__name__": "penstock.operators.some"}
+    exec("class Operator:\n    def process(self, call):\n        call()", ours)
+    task: dict[str, Any] = {"__name__": "penstock.subtask.attempt"}
+    exec("class Attempt:\n    def step(self, call):\n        self._operators[1].process(call)", task)
+    attempt = task["Attempt"]()
+    attempt._operators = [ours["Operator"](), ours["Operator"]()]
+    call = partial(work, {"user": 7, "odd": Secretive()}, Secretive())
+    thread = threading.Thread(target=attempt.step, args=(call,))
+    thread.start()
+    assert inside.wait(30)
+    assert thread.ident is not None
+    place = place_of(thread.ident)
+    enough.set()
+    thread.join()
+    assert place.operator == 1
+    assert place.function is not None
+    assert "work (" in place.function
+    assert place.values == {"row": "{'user': 7, 'odd': …}"}
+
+
+def test_a_sample_survives_its_journey_and_rubbish_does_not() -> None:
+    place = Place(0, "f (x.py, line 3)", {"row": "{}"}, ["x"])
+    stuck = stuck_at(place, stage="s", operators=["map"], subtask=3, attempt="17", silent_s=2.0)
+    assert stuck.operator == "map"
+    assert decode_stuck(encode_stuck(stuck)) == stuck
+    assert decode_stuck(b"{") is None
+    assert decode_stuck(b" " * (1 << 21)) is None
+    assert isinstance(stuck, Stuck)
+
+
+def test_signs_are_known_by_their_names() -> None:
+    where: dict[str, Any] = {"checkpoint": 12, "generation": 2, "subtask": 1, "attempt": "17"}
+    path, alive = sign_path(**where, sign=STUCK), sign_path(**where, sign="1")
+    assert belongs_to(path, 12, 2)
+    assert not belongs_to(path, 12, 3)
+    assert not belongs_to("segments/x", 12, 2)
+    assert (tells_why(path), tells_why(alive)) == (True, False)
+    assert [is_over(path, *now) for now in ((12, 2), (13, 2), (5, 3), (99, 1))] == [False, True, True, False]
+    assert not is_over("hung/else.json", 99, 99)

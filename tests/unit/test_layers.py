@@ -1,0 +1,133 @@
+"""The table of layers: which package of `penstock` may import which, and who may import a library that is not ours."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+from tests.unit.test_architecture import PACKAGE, SRC, imports_of, module_name
+
+LEAVES = frozenset({"protocol", "text", "version", "errors", "units", "records", "hashing", "slices", "display"})
+"""What everybody may import: values and functions that know nothing of the rest."""
+
+MAY_IMPORT: Mapping[str, frozenset[str]] = {
+    # The leaves, in order: each may import those above it.
+    "protocol": frozenset(),
+    "text": frozenset(),
+    "version": frozenset(),
+    "slices": frozenset(),
+    "display": frozenset(),
+    "errors": frozenset({"protocol", "text"}),
+    "units": frozenset({"errors"}),
+    "records": frozenset({"protocol"}),
+    "hashing": frozenset({"errors"}),
+    # The parts, from storage up to what users write.
+    "store": LEAVES,
+    "inflight": LEAVES | {"store"},
+    "state": LEAVES | {"store"},
+    "operators": LEAVES | {"state"},
+    "sinks": LEAVES | {"store"},
+    "graph": LEAVES | {"operators", "sinks"},
+    "subtask": LEAVES | {"store", "inflight", "state", "operators", "sinks", "graph"},
+    "observe": LEAVES,
+    "engine": LEAVES | {"store", "sinks", "graph", "observe"},
+    "spark": LEAVES | {"store", "inflight", "graph", "subtask", "engine"},
+    "api": LEAVES | {"operators", "sinks", "graph", "engine", "spark"},
+    "testing": LEAVES | {"store", "inflight", "state", "operators", "sinks", "graph", "subtask", "engine", "api"},
+    "cli": LEAVES | {"store", "sinks", "observe", "engine", "spark"},
+}
+"""`penstock/__init__.py`, the list of public names, may import everything."""
+
+LIBRARIES: Mapping[str, tuple[str, ...]] = {
+    "pyspark": ("spark",),
+    "py4j": ("spark",),
+    "pypaimon": ("sinks/paimon",),
+    "obstore": ("store",),
+    "click": ("cli", "testing/simulate"),
+    "datasketches": ("operators/aggregate",),
+}
+"""Where a library may be imported; elsewhere only for types."""
+
+
+def package_of(module: str) -> str:
+    """`penstock.sinks.paimon.sink` is in `sinks`; `penstock` itself is in `penstock`."""
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 else parts[0]
+
+
+def penstock_imports(path: Path) -> Iterator[tuple[int, str]]:
+    """Lines and packages of what a file imports of Penstock, for types too: a cycle of types is a cycle for readers."""
+    here = package_of(module_name(path))
+    known = {entry.stem for entry in PACKAGE.iterdir()}
+    for found in imports_of(path.read_text(), module_name(path)):
+        parts = found.module.split(".")
+        if parts[0] == "penstock" and len(parts) > 1 and parts[1] in known and parts[1] != here:
+            yield found.line, parts[1]
+
+
+def broken_rules(may_import: Mapping[str, frozenset[str]] = MAY_IMPORT) -> list[str]:
+    return sorted(
+        {
+            f"{path.relative_to(SRC)}:{line} imports {package}"
+            for path in PACKAGE.rglob("*.py")
+            if path != PACKAGE / "__init__.py"
+            for line, package in penstock_imports(path)
+            if package not in may_import[package_of(module_name(path))]
+        }
+    )
+
+
+def test_every_import_is_in_the_table_of_layers() -> None:
+    assert broken_rules() == []
+
+
+def test_the_table_of_layers_has_every_package_and_no_cycle() -> None:
+    packages = {entry.stem for entry in PACKAGE.iterdir() if entry.suffix in {"", ".py"} and entry.stem[:2] != "__"}
+    assert packages == MAY_IMPORT.keys()
+    order = list(TopologicalSorter(MAY_IMPORT).static_order())
+    assert order.index("protocol") < order.index("engine") < order.index("api")
+
+
+def test_the_table_allows_nothing_that_is_not_used() -> None:
+    """Leaves aside: everybody may import these."""
+    used: dict[str, set[str]] = {}
+    for path in PACKAGE.rglob("*.py"):
+        used.setdefault(package_of(module_name(path)), set()).update(package for _, package in penstock_imports(path))
+    unused = {package: allowed - used[package] - LEAVES for package, allowed in MAY_IMPORT.items()}
+    assert {package: names for package, names in unused.items() if names} == {}
+
+
+def test_a_cycle_in_the_table_would_be_noticed() -> None:
+    with pytest.raises(CycleError):
+        TopologicalSorter({**MAY_IMPORT, "state": MAY_IMPORT["state"] | {"operators"}}).prepare()
+
+
+def test_an_import_that_is_taken_out_of_the_table_is_noticed() -> None:
+    without = {**MAY_IMPORT, "operators": MAY_IMPORT["operators"] - {"state"}}
+    assert any("operators/deduplicate.py" in line and line.endswith("imports state") for line in broken_rules(without))
+
+
+@pytest.mark.parametrize("library", sorted(LIBRARIES))
+def test_a_library_is_imported_where_it_belongs_alone(library: str) -> None:
+    homes = tuple(PACKAGE / home for home in LIBRARIES[library])
+    elsewhere = [
+        f"{path.relative_to(SRC)}:{found.line}"
+        for path in PACKAGE.rglob("*.py")
+        if not any(home in path.parents for home in homes)
+        for found in imports_of(path.read_text(), module_name(path))
+        if found.module.split(".")[0] == library and found.at_runtime
+    ]
+    assert elsewhere == []
+
+
+def test_every_package_says_what_lives_in_it() -> None:
+    silent = [
+        str(folder.relative_to(SRC))
+        for folder in PACKAGE.rglob("*/")
+        if any(folder.glob("*.py")) and not ast.get_docstring(ast.parse((folder / "__init__.py").read_text()))
+    ]
+    assert silent == []
