@@ -5,12 +5,16 @@ from __future__ import annotations
 import fcntl
 import sys
 import termios
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from types import CodeType, FrameType
 
 import polars as pl  # comes with pypaimon, and has a signal handler that lets waits go on after Ctrl-C
 import pyarrow as pa
 
+from penstock.engine.background import wait_for
 from penstock.observe.events import EpochPublished, Event
 from penstock.testing.inline import InlineRun, stream_of
 from penstock.testing.tables import Memory
@@ -33,6 +37,21 @@ def listen(event: Event) -> None:
         print(f"checkpoint {event.checkpoint}", flush=True)
 
 
+def tell_when_main_waits() -> None:
+    """Prints once the main thread is inside `await_termination`: a key that is pressed earlier meets other code."""
+    main_thread = threading.main_thread().ident
+    assert main_thread is not None
+    while wait_for.__code__ not in _codes(sys._current_frames()[main_thread]):
+        time.sleep(0.01)
+    print("waits", flush=True)
+
+
+def _codes(frame: FrameType | None) -> Iterator[CodeType]:
+    while frame is not None:
+        yield frame.f_code
+        frame = frame.f_back
+
+
 def main(checkpoint: Path, kind: str) -> None:
     assert pl.__version__
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # from now on its keys are signals for this program
@@ -40,7 +59,7 @@ def main(checkpoint: Path, kind: str) -> None:
     job = stream_of(SCHEMA).map_batches(function, name="work").write(Memory("table"))
     query = InlineRun(batches_of(10, 2000), time.monotonic).start(job, checkpoint=checkpoint, listeners=(listen,))
     try:
-        print("waits", flush=True)
+        threading.Thread(target=tell_when_main_waits, daemon=True).start()
         query.await_termination()
     except KeyboardInterrupt:
         error = query.exception()
