@@ -119,13 +119,13 @@ class Fenced(PenstockError):
 
 
 class SourceMismatch(PenstockError):
-    """Structured Streaming's own checkpoint does not fit ours (A12)."""
+    """Structured Streaming's own checkpoint does not fit ours."""
 
     code, title = "PEN-021", "The source's position does not fit the checkpoint"
 
 
 class ConservationError(PenstockError):
-    """Records were lost or doubled inside an epoch; the checkpoint was not published (A7)."""
+    """Records were lost or doubled inside an epoch; the checkpoint was not published."""
 
     code, title = "PEN-022", "Records do not add up"
 
@@ -143,7 +143,7 @@ class StopTimeout(PenstockError):
 
 
 class OperatorFailed(PenstockError):
-    """User code raised an exception on a record (D8)."""
+    """User code raised an exception on a record."""
 
     code, title = "PEN-030", "An operator failed"
 

@@ -26,7 +26,7 @@ MAIN_STATE = ""
 
 
 DEAD_LETTERS = "dead_letters"
-"""The side output for records that made an operator fail (D8)."""
+"""The side output for records that made an operator fail."""
 
 
 @dataclass(frozen=True, slots=True)

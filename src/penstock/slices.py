@@ -6,7 +6,7 @@ A single record cannot be interrupted: a step lasts at least as long as one reco
 from __future__ import annotations
 
 STEP_TARGET_S = 0.02
-"""Near the barrier a step should last about this long: short against a 50 ms overshoot (A4), long against the cost of
+"""Near the barrier a step should last about this long: short against a 50 ms overshoot, long against the cost of
 making one."""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import io
+import re
 import sys
 import tokenize
 from collections.abc import Iterator
@@ -215,3 +216,14 @@ def test_the_checker_finds_a_home_folder_in_a_comment_and_in_a_string() -> None:
     path = HOMES[0] + "me"
     found = [text for _, text in words_in(f"x = {path!r}\n# see {path}\n")]
     assert found == [path, f"# see {path}"]
+
+
+def test_the_product_says_promises_in_words_and_not_by_codes() -> None:
+    """A code such as (B6) means nothing to a reader of the package."""
+    codes = [
+        f"{path.relative_to(ROOT)}:{line}: {text.strip()[:80]}"
+        for path in python_files("src")
+        for line, text in words_in(path.read_text())
+        if re.search(r"\([A-IR]\d{1,2}(, [A-IR]\d{1,2})*\)", text)
+    ]
+    assert codes == []

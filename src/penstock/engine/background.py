@@ -83,5 +83,5 @@ class StepThread:
                 if pause > 0:
                     self._woken.wait(None if pause == WHEN_WOKEN else pause)
                 self._woken.clear()
-        except BaseException as error:  # a thread must not die in silence (B12)
+        except BaseException as error:  # a thread must not die in silence
             self._on_death(error)

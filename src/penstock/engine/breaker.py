@@ -1,4 +1,4 @@
-"""Stops a query whose operators fail on too many records, before all of them become dead letters (D8)."""
+"""Stops a query whose operators fail on too many records, before all of them become dead letters."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Manifests and generations in the checkpoint directory. Creating a name that nobody has is the only atomic step:
-it publishes a checkpoint, and it fences off an older driver (C9)."""
+it publishes a checkpoint, and it fences off an older driver."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Removes files that no retained checkpoint names, in the background (B13).
+"""Removes files that no retained checkpoint names, in the background.
 
 A crash between any two steps leaves at most files that nobody names; the next sweep finds them.
 
 The manifest with which a driver took over is never deleted, only marked as retired: an older driver that was paused
-needs its name next, and must find it taken whenever it goes on (C9).
+needs its name next, and must find it taken whenever it goes on.
 """
 
 from __future__ import annotations

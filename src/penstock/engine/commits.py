@@ -1,9 +1,9 @@
-"""The commit coordinator: commits published checkpoints to their tables, off the epochs' critical path (C2).
+"""The commit coordinator: commits published checkpoints to their tables, off the epochs' critical path.
 
 One background per sink, so that sinks do not wait for each other. It decides nothing by itself: `protocol.commit` says
 what to do, one action per step. An exception from a commit means *unknown outcome*: the table is asked before anything
 else happens. What is known to be in the table is written to the commit log and told to listeners before it is
-acknowledged, so a crash at any point repeats these and never leaves them out (C8, C12).
+acknowledged, so a crash at any point repeats these and never leaves them out.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class SinkCommits:
         self._background.wake()
 
     def discard(self, committables: tuple[Committable, ...]) -> None:
-        """Has the files of committables removed that no checkpoint holds and none ever will (C5)."""
+        """Has the files of committables removed that no checkpoint holds and none ever will."""
         with self._lock:
             self._discarded += committables
         self._background.wake()
@@ -155,7 +155,7 @@ class SinkCommits:
             return self._act()
         except PenstockError as error:
             self._events.failed(error)
-        except Exception as error:  # nothing dies in silence (B12)
+        except Exception as error:  # nothing dies in silence
             self._events.failed(_failed(self._name, error))
         return None
 

@@ -290,7 +290,7 @@ class EpochRunner:
             )
 
     def _check(self, draft: Draft) -> None:
-        """Conservation, before anything is published (A7)."""
+        """Conservation, before anything is published."""
         violations = (*draft.violations, *unbalanced(draft.edges))
         if violations:
             raise ConservationError(

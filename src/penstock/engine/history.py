@@ -87,7 +87,7 @@ def read_commits(store: Store) -> list[Committed]:
 
 
 def takeover_event(manifest: Manifest) -> EpochPublished:
-    """The first checkpoint of a run: nothing was processed yet, but everything in flight is in it (B6)."""
+    """The first checkpoint of a run: nothing was processed yet, but everything in flight is in it."""
     return epoch_event(EpochResult(manifest, (), None, 0.0, 0.0, 0), kind="takeover")
 
 

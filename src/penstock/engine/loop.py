@@ -190,7 +190,7 @@ class EpochLoop:
         except PenstockError as error:
             self.fail(self.reason(error))
             pause = None
-        except Exception as error:  # nothing may be swallowed (B12)
+        except Exception as error:  # nothing may be swallowed
             self.fail(_fault(error))
             pause = None
         if pause is None:
@@ -199,7 +199,7 @@ class EpochLoop:
         return pause
 
     def reason(self, error: PenstockError) -> PenstockError:
-        """A driver that was replaced finds its files swept, its batches taken: being replaced is what happened (C9)."""
+        """A driver that was replaced finds its files swept, its batches taken: being replaced is what happened."""
         try:
             self._runner.checkpoints.require_leader(self._runner.generation)
         except PenstockError as reason:

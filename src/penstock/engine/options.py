@@ -31,7 +31,7 @@ class Config:
     parallelism: int | Mapping[str, int] = DEFAULT_PARALLELISM
     max_parallelism: int = DEFAULT_MAX_PARALLELISM
     epoch: float | None = 1.0
-    """Seconds until the barrier fires; None: no barrier, an epoch ends when its input is used up (A3)."""
+    """Seconds until the barrier fires; None: no barrier, an epoch ends when its input is used up."""
     epoch_retries: int = 2
     epoch_timeout: float | None = 600.0
     """Seconds without a finished step after which a subtask is said to hang: its epoch is cancelled and run again.
@@ -45,16 +45,16 @@ class Config:
     restore: int | str | None = None
     """A checkpoint id, or where a savepoint or a copy lies; None: the newest checkpoint if there is one."""
     drop_in_flight: Literal["all"] | tuple[str, ...] = ()
-    """Edges or operators whose in-flight records are thrown away; only together with `restore` (B15)."""
+    """Edges or operators whose in-flight records are thrown away; only together with `restore`."""
     autoscale: tuple[int, int] | None = None
     """The lowest and highest parallelism between which the query finds its own; None: as asked for."""
     retain: int = 3
     max_in_flight: int = 1_000_000_000
     max_in_flight_segments: int = 2_000
     max_uncommitted: int = 16
-    """Published checkpoints that may wait for their commit before epochs wait too (C2)."""
+    """Published checkpoints that may wait for their commit before epochs wait too."""
     max_error_rate: float = 0.05
-    """The share of an operator's records that may become dead letters, counted over at least 1,000 (D8)."""
+    """The share of an operator's records that may become dead letters, counted over at least 1,000."""
     prefetch_bytes: int = 16 << 20
     segment_bytes: int = 64 << 20
 

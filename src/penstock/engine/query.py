@@ -144,7 +144,7 @@ class Query:
     @overload
     def savepoint(self, path: str | os.PathLike[str], *, wait: Literal[False]) -> SavepointJob: ...
     def savepoint(self, path: str | os.PathLike[str], *, wait: bool = True) -> Savepoint | SavepointJob:
-        """Copies the newest checkpoint, with what is in flight, into a new folder while epochs go on (B14).
+        """Copies the newest checkpoint, with what is in flight, into a new folder while epochs go on.
 
         With ``wait=False`` it returns at once; ``result()`` of what it returns waits.
 
@@ -360,7 +360,7 @@ class Query:
             self.fail(error if isinstance(error, PenstockError) else source_stopped(error))
 
     def _read_again(self, why: SourceContended | SourceCancelled) -> None:
-        """Goes on from what the log says, unless it is this driver that was replaced (C9)."""
+        """Goes on from what the log says, unless it is this driver that was replaced."""
         try:
             self._runner.checkpoints.require_leader(self._runner.generation)
             seen = "another streaming query wrote to source/ at the same moment"

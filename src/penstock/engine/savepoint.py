@@ -1,4 +1,4 @@
-"""Savepoints: a self-contained copy of one checkpoint, with in-flight data, taken while epochs go on (B14).
+"""Savepoints: a self-contained copy of one checkpoint, with in-flight data, taken while epochs go on.
 
 A savepoint is a checkpoint folder with one checkpoint in it. It counts with its manifest, which is written last; a
 local folder is written beside its place and gets its name after that. On one file system its files are hard links, so
@@ -87,7 +87,7 @@ class SavepointJob:
             self.savepoint = self._next()
         except PenstockError as error:
             self._end(error)
-        except Exception as error:  # the one who waits must learn of it (B12)
+        except Exception as error:  # the one who waits must learn of it
             self.die(error)
         else:
             if self.savepoint is None:

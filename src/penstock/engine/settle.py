@@ -1,4 +1,4 @@
-"""Before a sink commits anything: does its table fit the checkpoint, and is what is left to commit still there (C4)."""
+"""Before a sink commits anything: does its table fit the checkpoint, and is what is left to commit still there."""
 
 from __future__ import annotations
 

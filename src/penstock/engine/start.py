@@ -184,7 +184,7 @@ def _require_remembered(manifest: Manifest, feed: Feed) -> None:
 
 
 def _rewind(feed: Feed, checkpoints: Checkpoints, owned: _Owned) -> None:
-    """Raises: `Fenced`: what a newer driver has read since is not this one's to forget (C9)."""
+    """Raises: `Fenced`: what a newer driver has read since is not this one's to forget."""
     checkpoints.require_leader(owned.generation)
     feed.rewind(owned.manifest.source.batch_id)
 

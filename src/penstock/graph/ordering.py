@@ -81,7 +81,7 @@ def _upstream(stage: Stage, stages: Mapping[str, Stage]) -> Iterator[str]:
 
 
 def _in_turn(stage: Stage) -> Iterator[Edge]:
-    """The inputs without those that a user holds back: their rows are meant to be overtaken (B10)."""
+    """The inputs without those that a user holds back: their rows are meant to be overtaken."""
     ranks = stage.head.port_ranks or (0,) * len(stage.inputs)
     usual = min((rank for edge, rank in zip(stage.inputs, ranks, strict=True) if not edge.broadcast), default=0)
     return (edge for edge, rank in zip(stage.inputs, ranks, strict=True) if rank <= usual)

@@ -139,7 +139,7 @@ class Stage:
     @property
     def unbounded(self) -> bool:
         """Whether no barrier stops it: it only hands rows of a source on to broadcast edges, which costs nothing, and
-        records that arrived with them must not overtake them (B9)."""
+        records that arrived with them must not overtake them."""
         outputs = self.outputs
         passing = all(node.spec.kind == "pass" for node in self.nodes)
         return passing and not self.sinks and bool(outputs) and all(edge.broadcast for edge in outputs)

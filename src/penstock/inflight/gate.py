@@ -1,6 +1,6 @@
-"""One subtask's inputs: recovered segments first, live rows last, each edge in the order of arrival (A8).
+"""One subtask's inputs: recovered segments first, live rows last, each edge in the order of arrival.
 
-Positions are only numbers: at the barrier nothing recovered is copied, its cursor is reported (A5). Only live rows,
+Positions are only numbers: at the barrier nothing recovered is copied, its cursor is reported. Only live rows,
 which exist nowhere else, are written to new segments.
 """
 
@@ -157,7 +157,7 @@ class Taken:
 
 class Gate:
     """All inputs of a subtask. Inputs of one rank take turns, so that a backlog on one never starves another; an input
-    of a higher rank is held back while one of a lower rank has rows (B10)."""
+    of a higher rank is held back while one of a lower rank has rows."""
 
     def __init__(self, channels: Sequence[Channel], ranks: Sequence[int] = ()) -> None:
         self.channels = tuple(channels)

@@ -2,7 +2,7 @@
 
 Where order matters further down, a row keeps the lane of its Spark partition or of the subtask that made it. Where it
 does not, rows that are written down are dealt out over all lanes in small blocks: whatever the number of subtasks is
-by then, each gets its share (B8).
+by then, each gets its share.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Pulling items ahead of a consumer, in one thread, bounded by bytes.
 
-The budget counts items that wait for the consumer. What making an item needs is outside of it (B4), and an item larger
-than the whole budget passes alone (B5): so reading ahead can starve neither its producer nor itself.
+The budget counts items that wait for the consumer. What making an item needs is outside of it, and an item larger
+than the whole budget passes alone: so reading ahead can starve neither its producer nor itself.
 """
 
 from __future__ import annotations

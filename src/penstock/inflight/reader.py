@@ -1,6 +1,6 @@
 """What a consumer reads in-flight records with: one span, or many in a row with read-ahead.
 
-Both only move numbers: whatever was read but not consumed is forgotten at `close`, it is still in its segment (A5).
+Both only move numbers: whatever was read but not consumed is forgotten at `close`, it is still in its segment.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Each row carries the 64-bit hash of its key in the hidden last column, so that any later reader can tell its key group.
 `SegmentWriter` keeps the order of rows; `ExchangeWriter` groups them by consumer and keeps the order of each key.
-Nothing is written when there are no rows (A3). A record of any size passes (B5).
+Nothing is written when there are no rows. A record of any size passes.
 """
 
 from __future__ import annotations
@@ -280,7 +280,7 @@ class ExchangeWriter:
         self._runs_bytes += size_bytes
 
     def _sort(self, run: pa.RecordBatch) -> _SortedRun:
-        # 16 bits make numpy sort by radix, in linear time; stable, so the rows of one key keep their order (A8).
+        # 16 bits make numpy sort by radix, in linear time; stable, so the rows of one key keep their order.
         groups = groups_of(hashes_of(run), self._max_parallelism).astype(np.uint16)
         order = np.argsort(groups, kind="stable")
         groups = groups[order]

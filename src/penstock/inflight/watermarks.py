@@ -1,4 +1,4 @@
-"""The watermark of each key group on one edge, as its reader goes through the segments (A10)."""
+"""The watermark of each key group on one edge, as its reader goes through the segments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commit log: which table snapshot holds which checkpoints, from the history of a query (C12).
+"""The commit log: which table snapshot holds which checkpoints, from the history of a query.
 
 A commit that was found in the table after a crash may be in the history twice; it counts once. The table itself says
 the same: its snapshots carry the checkpoint as commit identifier and as property ``penstock.checkpoint``.

@@ -28,7 +28,7 @@ Seconds: TypeAlias = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]
 
 
 class BytesWritten(msgspec.Struct, frozen=True, kw_only=True):
-    """What a checkpoint cost on storage (A5: independent of the backlog)."""
+    """What a checkpoint cost on storage (independent of the backlog)."""
 
     segments: Count = 0
     state: Count = 0
@@ -100,7 +100,7 @@ class EpochFailed(_Event, frozen=True, kw_only=True):
 
 
 class Committed(_Event, frozen=True, kw_only=True):
-    """A table took over the checkpoints `first` to `last` in one snapshot (C3, C12).
+    """A table took over the checkpoints `first` to `last` in one snapshot.
 
     `found`: the driver learnt of it by asking the table, after a crash or an unknown outcome; how long the commit took
     is not known then. The same commit may be told twice, before and after a crash.
@@ -146,7 +146,7 @@ class StorageRetried(_Event, frozen=True, kw_only=True):
 
 
 class Rescaled(_Event, frozen=True, kw_only=True):
-    """A stage runs with another number of subtasks from the next epoch on (B2)."""
+    """A stage runs with another number of subtasks from the next epoch on."""
 
     stage: StageName
     old: Count
@@ -156,7 +156,7 @@ class Rescaled(_Event, frozen=True, kw_only=True):
 
 
 class InFlightDropped(_Event, frozen=True, kw_only=True):
-    """Records in flight were thrown away because the user asked for it at the start (B15)."""
+    """Records in flight were thrown away because the user asked for it at the start."""
 
     edge: EdgeName
     checkpoint: Checkpoint
@@ -166,7 +166,7 @@ class InFlightDropped(_Event, frozen=True, kw_only=True):
 
 
 class SavepointTaken(_Event, frozen=True, kw_only=True):
-    """A copy of a checkpoint was finished elsewhere (B14)."""
+    """A copy of a checkpoint was finished elsewhere."""
 
     path: str
     checkpoint: Checkpoint

@@ -86,7 +86,7 @@ class Unfinished:
 class HoldingOperator(Operator, Protocol):
     """An operator at the head of a stage that works on several slices at once: `process` only begins one.
 
-    Rows it has not let go of by yielding what became of them are not consumed; they stay in flight (D5).
+    Rows it has not let go of by yielding what became of them are not consumed; they stay in flight.
     """
 
     def room(self, left_s: float) -> int:
@@ -162,7 +162,7 @@ class OperatorSpec(Protocol):
 
     @property
     def port_ranks(self) -> tuple[int, ...]:
-        """One per input: inputs of a higher rank are held back while one of a lower rank has rows (B10). Empty: all
+        """One per input: inputs of a higher rank are held back while one of a lower rank has rows. Empty: all
         inputs take turns."""
         ...
 

@@ -1,4 +1,4 @@
-"""The first row of each key, at once; later ones are dropped, for ever or within a span of event time (D4).
+"""The first row of each key, at once; later ones are dropped, for ever or within a span of event time.
 
 With a span the rule is about event times alone: a row is a duplicate if its key has a kept row before it in the order
 of arrival whose event time plus the span is not before its own. Rows behind the watermark cannot be judged any more and

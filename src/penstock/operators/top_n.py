@@ -1,4 +1,4 @@
-"""The n best rows of each key, running or per window (D2).
+"""The n best rows of each key, running or per window.
 
 Rows whose value is null do not take part; NaN is larger than any number; of equal values the one that came first is
 better. The running kind emits, per epoch, the places that changed hands: written to a table by key and rank, they make

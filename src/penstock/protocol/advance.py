@@ -2,7 +2,7 @@
 
 Nothing is trusted: each report must answer one launched subtask's plan, each cursor must move forward inside what
 was planned, and the rows that readers found must be the rows that were in flight. What does not fit becomes a
-`Violation`; a draft with violations is never published (A7).
+`Violation`; a draft with violations is never published.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def _event_times(known: Mapping[str, int], reports: Iterable[SubtaskReport]) -> 
 
 
 def _as_one(edge: str, inputs: Sequence[InputReport]) -> tuple[list[InputReport], list[Violation]]:
-    """A broadcast edge is consumed once, by all subtasks alike (B9)."""
+    """A broadcast edge is consumed once, by all subtasks alike."""
     reads = [tuple(span for span in part.spans if span.consumed) for part in inputs]
     found = [Violation(edge, "subtasks took different broadcast rows")] if len(set(reads)) > 1 else []
     if any(part.live_accepted for part in inputs):
@@ -128,7 +128,7 @@ def _as_one(edge: str, inputs: Sequence[InputReport]) -> tuple[list[InputReport]
 
 
 def _foreign(plan: StagePlan, reports: Iterable[SubtaskReport]) -> list[Violation]:
-    """Reports that answer another plan: a stale attempt's must never be taken (C5)."""
+    """Reports that answer another plan: a stale attempt's must never be taken."""
     return [
         Violation(plan.stage, f"a report of {report.stage} for checkpoint {report.checkpoint}")
         for report in reports
@@ -243,7 +243,7 @@ def _without(file: StateFile, groups: Sequence[KeyGroupRange]) -> StateFile:
 
 
 def unbalanced(edges: Mapping[str, EdgeState]) -> tuple[Violation, ...]:
-    """Edges on which records accepted are not records consumed, dropped and in flight (A7)."""
+    """Edges on which records accepted are not records consumed, dropped and in flight."""
     return tuple(
         Violation(name, f"{edge.accepted} accepted, {edge.consumed} consumed, {_left(edge)}")
         for name, edge in edges.items()

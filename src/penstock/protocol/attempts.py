@@ -1,4 +1,4 @@
-"""Which attempts at a subtask lost, so that the table files they announced can be removed (C5).
+"""Which attempts at a subtask lost, so that the table files they announced can be removed.
 
 An attempt announces each table file before it makes it. When its checkpoint is published, the announcements of the
 winners are forgotten, and everybody else's are files of losers: failed, killed, speculative or zombie attempts. None of

@@ -1,4 +1,4 @@
-"""Commit decisions of one sink: what the table and the checkpoint agree on, and what to do next (C3, C4, C8).
+"""Commit decisions of one sink: what the table and the checkpoint agree on, and what to do next.
 
 Pending checkpoints are committed in order, several in one table snapshot when commits lag, under the id of the last of
 them. The table's newest commit of our commit user therefore says exactly how far we are. A commit *landed* when the
@@ -265,7 +265,7 @@ def with_pending(
 ) -> SinkState:
     """Adds a new checkpoint's committables behind those that still wait; nothing to commit adds nothing.
 
-    `watermark` is the minimum over the sink's active writers; a sink's watermark never goes back (C7).
+    `watermark` is the minimum over the sink's active writers; a sink's watermark never goes back.
     """
     marks = [mark for mark in (sink.watermark, watermark) if mark is not None]
     sink = msgspec.structs.replace(sink, watermark=max(marks, default=None))

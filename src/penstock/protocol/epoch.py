@@ -1,4 +1,4 @@
-"""What the epoch loop does next, from what it sees now (A1, A9, A11)."""
+"""What the epoch loop does next, from what it sees now."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Event time as numbers: watermarks of sources, of edges, and what they make due (A10). Microseconds throughout.
+"""Event time as numbers: watermarks of sources, of edges, and what they make due. Microseconds throughout.
 
 A source's watermark is the largest event time seen, minus the delay its user allows. Rows carry the watermark that was
 in effect when they arrived, the lowest of all inputs: a segment keeps it, so a row is late if it was late on arrival,

@@ -1,4 +1,4 @@
-"""File names, and which files nobody needs any more (B13).
+"""File names, and which files nobody needs any more.
 
 A name says for which checkpoint and generation the file was written. A file is garbage when no retained manifest
 names it and no running epoch can still come to name it: only the current generation's next checkpoint can.

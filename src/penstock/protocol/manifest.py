@@ -51,7 +51,7 @@ class Segment(_Value, frozen=True, kw_only=True):
     bytes: Count
     checksum: str
     watermark: Moment | None = None
-    """In effect when these rows arrived, so before their own event times count (A10)."""
+    """In effect when these rows arrived, so before their own event times count."""
     spans: tuple[Span, ...]
     arrival: Number | msgspec.UnsetType = msgspec.UNSET
     """The epoch whose micro-batch these rows came with, where it is not `epoch`: see `arrived`."""
@@ -63,7 +63,7 @@ class Segment(_Value, frozen=True, kw_only=True):
 
     @property
     def age(self) -> tuple[int, int, int, int]:
-        """Readers go through an edge's segments in this order (A8)."""
+        """Readers go through an edge's segments in this order."""
         return (self.arrived, self.epoch, self.producer, self.sequence)
 
     @property
@@ -76,9 +76,9 @@ class Segment(_Value, frozen=True, kw_only=True):
 
 
 class EdgeState(_Value, frozen=True, kw_only=True):
-    """Totals since the checkpoint began, and what is in flight: ``accepted == consumed + dropped + in flight`` (A7).
+    """Totals since the checkpoint began, and what is in flight: ``accepted == consumed + dropped + in flight``.
 
-    `dropped` are records that a user had thrown away when a checkpoint was restored (B15). `watermark` is in effect for
+    `dropped` are records that a user had thrown away when a checkpoint was restored. `watermark` is in effect for
     whoever has consumed all segments; before, the lowest of the unread ones is.
     """
 
@@ -118,7 +118,7 @@ class Committable(_Value, frozen=True):
 class PendingCommit(_Value, frozen=True, kw_only=True):
     """The committables of one published checkpoint that the table is not known to hold yet.
 
-    `watermark`: the minimum over the sink's active writers, in milliseconds, frozen when it was published (C7).
+    `watermark`: the minimum over the sink's active writers, in milliseconds, frozen when it was published.
     """
 
     checkpoint: Number
@@ -141,7 +141,7 @@ class SinkState(_Value, frozen=True, kw_only=True):
     """Position of one sink: the newest checkpoint known to be in the table, and what still has to go there.
 
     Checkpoints without committables are never pending and never counted: `committed` names the last that wrote rows.
-    `listeners` are the states that commit listeners had when `committed` was their last news (C8).
+    `listeners` are the states that commit listeners had when `committed` was their last news.
     """
 
     committed: Number | None = None
@@ -157,7 +157,7 @@ class SinkState(_Value, frozen=True, kw_only=True):
 
 
 class SourcePosition(_Value, frozen=True, kw_only=True):
-    """The last micro-batch ingested, and enough to notice a source checkpoint that does not fit (A12)."""
+    """The last micro-batch ingested, and enough to notice a source checkpoint that does not fit."""
 
     batch_id: Count | None = None
     offsets_digest: str | None = None

@@ -1,4 +1,4 @@
-"""Order per key across micro-batches (A8).
+"""Order per key across micro-batches.
 
 Rows of a key may take different ways to the operator that wants them in order: other lanes of a stage without a key,
 other inputs of a union. A slow way must not be overtaken by a quick one. So each segment knows its *arrival*, the epoch

@@ -1,5 +1,5 @@
 """Which subtask reads what in an epoch. Plans are made anew each epoch from the manifest, so a change of
-parallelism is nothing but other ranges in the next plan (B2, B3).
+parallelism is nothing but other ranges in the next plan.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class InputFacts:
         return msgspec.structs.replace(self.state, segments=segments)
 
     def watermark_after_reads(self) -> int | None:
-        """What is in effect once everything that may be read is: held rows must not become late (A10)."""
+        """What is in effect once everything that may be read is: held rows must not become late."""
         held = (segment.watermark for segment in self.state.segments if self.holds(segment))
         return lowest((self.state.watermark, *held))
 
@@ -177,7 +177,7 @@ def arrival_watermark(inputs: Iterable[InputFacts]) -> int | None:
 
 
 def reads_of(edge: EdgeState, groups: KeyGroupRange) -> tuple[ReadSpan, ...]:
-    """The unread parts of an edge for some key groups, oldest first (A8)."""
+    """The unread parts of an edge for some key groups, oldest first."""
     reads = []
     for segment in sorted(edge.segments, key=lambda segment: segment.age):
         for span in segment.spans:

@@ -26,7 +26,7 @@ Columns = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One row of the table that says whether a pipeline fits its checkpoint (E6)."""
+    """One row of the table that says whether a pipeline fits its checkpoint."""
 
     what: str
     verdict: Verdict
@@ -142,7 +142,7 @@ class SkipBatch:
 
 @dataclass(frozen=True, slots=True)
 class RefuseBatch:
-    """The source's checkpoint does not fit ours (A12)."""
+    """The source's checkpoint does not fit ours."""
 
     why: str
 
@@ -199,7 +199,7 @@ def takeover(
     """The first checkpoint of a new driver: the same content under its generation, for a pipeline that fits.
 
     Publishing it takes the next id, so an older driver that still runs can publish nothing more: its next manifest
-    would need the same name (C9). `newest` differs from `base` when an older checkpoint is restored; the source is
+    would need the same name. `newest` differs from `base` when an older checkpoint is restored; the source is
     then ahead and has to be rewound, which the manifest remembers until the next micro-batch is ingested.
     """
     rewind = base.source.rewind or base.checkpoint != newest
@@ -220,7 +220,7 @@ def takeover(
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """In-flight records of one edge that a user had thrown away (B15)."""
+    """In-flight records of one edge that a user had thrown away."""
 
     edge: str
     rows: int

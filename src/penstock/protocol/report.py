@@ -1,4 +1,4 @@
-"""What one subtask attempt did, as one small value. All of it enters a checkpoint, or nothing (A6)."""
+"""What one subtask attempt did, as one small value. All of it enters a checkpoint, or nothing."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The protocol between a sink and the engine.
 
-A writer never waits for a commit: it writes files and hands over *committables* with the subtask's report (C1).
-The driver's coordinator commits them after the checkpoint that holds them was published (C2).
+A writer never waits for a commit: it writes files and hands over *committables* with the subtask's report.
+The driver's coordinator commits them after the checkpoint that holds them was published.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class WriterContext:
     """Who writes: unique per attempt, so that no two writers share a file name.
 
     `announce` is called with the name of each file before it is made. The files of an attempt that does not count are
-    removed by the driver, also when the attempt was killed and could report nothing (C5).
+    removed by the driver, also when the attempt was killed and could report nothing.
     """
 
     checkpoint: CheckpointId

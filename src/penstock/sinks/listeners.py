@@ -1,4 +1,4 @@
-"""Commit listeners: code that learns of every commit of a sink, with state in the checkpoint (C8).
+"""Commit listeners: code that learns of every commit of a sink, with state in the checkpoint.
 
 State is exactly once: it is stored together with the position that it belongs to. Calls are at least once: a driver
 that dies between a call and the next checkpoint leaves the older state, and the next driver calls again with it.

@@ -1,4 +1,4 @@
-"""When a partition is done: nothing more is expected in it, so that readers may begin (C8).
+"""When a partition is done: nothing more is expected in it, so that readers may begin.
 
 Partitions that got rows wait in the listener's state. One is done when the sink's watermark has passed its end, or
 when it got no rows for a while. Rows that come later make it wait again, and it is marked once more.

@@ -1,4 +1,4 @@
-"""The one reusable buffer that a reader reads compressed batches into (B4).
+"""The one reusable buffer that a reader reads compressed batches into.
 
 It is outside of every budget, made when first needed, grows to the largest batch with its schema, and is never in
 use twice: a second use at the same time would overwrite bytes that are still being decoded, so it fails loudly.

@@ -1,5 +1,5 @@
 """One subtask attempt: open state and inputs, step the operators until the input or the time is used up, then hand
-over everything in one report (A6).
+over everything in one report.
 
 Nothing counts until the driver accepts the report: an attempt that dies leaves only files that nobody names.
 """
@@ -94,7 +94,7 @@ def run_subtask(
 
 
 def _located(error: PenstockError, stage: Stage, subtask: int) -> PenstockError:
-    """The same error, with the place where it happened in its message too (D8)."""
+    """The same error, with the place where it happened in its message too."""
     seen = f"{error.seen}\n  where:        stage {stage.name}, subtask {subtask}"
     fields = {"stage": stage.name, "subtask": str(subtask), **error.fields}
     return type(error)(seen, cause=error.cause, next_step=error.next_step, **fields)
@@ -344,7 +344,7 @@ class _Attempt:
     # -- ending --------------------------------------------------------------------------------------------------
 
     def spill(self) -> tuple[InputReport, ...]:
-        """Live rows behind the barrier become in-flight data; without a barrier nothing is written (A3)."""
+        """Live rows behind the barrier become in-flight data; without a barrier nothing is written."""
         if self._live is not None:
             self._live.drain()  # before any channel ends: what is read for the last one may belong to the first
         return tuple(channel.spill() for channel in self.gate.channels)

@@ -1,4 +1,4 @@
-"""Stepping an operator that holds rows while it works on them (D5).
+"""Stepping an operator that holds rows while it works on them.
 
 Its rows are taken from the input, but they count as consumed only once the operator has let go of them. What it still
 holds at the barrier goes back: where order is kept, by moving the cursor back; else these rows alone are written to a

@@ -1,4 +1,4 @@
-"""Running aggregates per key (D2): one updated row per touched key and epoch.
+"""Running aggregates per key: one updated row per touched key and epoch.
 
 Slices are reduced to one row per key, at once or several together, without looking at the state and without keeping the
 slice's memory.

@@ -1,4 +1,4 @@
-"""Aggregates that users write, over whole columns (D2)."""
+"""Aggregates that users write, over whole columns."""
 
 from __future__ import annotations
 

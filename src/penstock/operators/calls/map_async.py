@@ -1,4 +1,4 @@
-"""Many calls at once for work that waits: lookups, HTTP, models behind an API (D5).
+"""Many calls at once for work that waits: lookups, HTTP, models behind an API.
 
 Rows are begun in slices, and each row is one call of the user's coroutine. An ordered operator lets slices go in the
 order in which they came; an unordered one lets each row go as it is done. Calls that run at the barrier are abandoned;

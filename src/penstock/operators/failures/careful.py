@@ -1,4 +1,4 @@
-"""An operator whose slices are all or nothing, made to pass over the rows that fail (D8)."""
+"""An operator whose slices are all or nothing, made to pass over the rows that fail."""
 
 from __future__ import annotations
 

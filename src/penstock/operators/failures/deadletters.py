@@ -1,4 +1,4 @@
-"""Records that made an operator fail, as rows of a dead-letter table (D8).
+"""Records that made an operator fail, as rows of a dead-letter table.
 
 They leave by a side output, so they enter a checkpoint and a table exactly once, like all other output.
 """

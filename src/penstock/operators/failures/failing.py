@@ -1,4 +1,4 @@
-"""User code that raised: which record it was, and an error that says so (D8)."""
+"""User code that raised: which record it was, and an error that says so."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Interval join of two keyed streams in event time (D4): its checked form in the graph.
+"""Interval join of two keyed streams in event time: its checked form in the graph.
 
 A left and a right row with equal keys are joined if ``left.time + lower <= right.time <= left.time + upper``. Null is
 no key here, as in SQL: such rows match nothing.

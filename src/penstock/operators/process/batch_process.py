@@ -1,4 +1,4 @@
-"""User code over whole slices with state per key (D3): Arrow in, Arrow out, no Python per row."""
+"""User code over whole slices with state per key: Arrow in, Arrow out, no Python per row."""
 
 from __future__ import annotations
 

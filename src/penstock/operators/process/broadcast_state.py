@@ -1,4 +1,4 @@
-"""Maps that are the same in all subtasks, because broadcast rows alone change them, everywhere alike (B9).
+"""Maps that are the same in all subtasks, because broadcast rows alone change them, everywhere alike.
 
 A small map is read into memory at its first use, of a large one only the entries that are asked for.
 """

@@ -1,4 +1,4 @@
-"""User code over several inputs (D4, B9, B10): keyed ones with a common state, broadcast ones that all subtasks see."""
+"""User code over several inputs: keyed ones with a common state, broadcast ones that all subtasks see."""
 
 from __future__ import annotations
 

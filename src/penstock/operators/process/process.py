@@ -1,4 +1,4 @@
-"""User code per key with state (D3): the class a user writes, and its checked form in the graph."""
+"""User code per key with state: the class a user writes, and its checked form in the graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators without state: functions over batches, filters, functions over rows (D1).
+"""Operators without state: functions over batches, filters, functions over rows.
 
 A slice goes through user code as a whole; if it fails, nothing of it is emitted, and functions over batches are run
 again on parts of it to find the record to blame.

@@ -1,4 +1,4 @@
-"""Aggregates per key and window of event time (D2), as the graph knows them.
+"""Aggregates per key and window of event time, as the graph knows them.
 
 A row is late when the end of its last window, and the lateness allowed beyond it, is not after the watermark that was
 in effect when the row arrived. Late rows, and rows without an event time, go to the side output `LATE`.

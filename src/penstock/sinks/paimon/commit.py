@@ -225,7 +225,7 @@ class PaimonCommitter:
     def _publish(self, snapshot: private.Snapshot) -> bool:
         """Makes a snapshot visible unless somebody else made one of that number; called by pypaimon's commit loop.
 
-        pypaimon copies the watermark of the snapshot before; ours takes part in it and never sets it back (C7).
+        pypaimon copies the watermark of the snapshot before; ours takes part in it and never sets it back.
         """
         if self._watermark is not None:
             snapshot.watermark = max(self._watermark, snapshot.watermark or self._watermark)
