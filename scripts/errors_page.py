@@ -1,4 +1,7 @@
-"""Writes docs/errors.md from the catalogue in `penstock.errors`: ``python scripts/errors_page.py > docs/errors.md``."""
+"""Makes docs/reference/errors.md of the catalogue in `penstock.errors`.
+
+``python scripts/errors_page.py > docs/reference/errors.md``
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Every error a user can meet: a code, what was seen, the likely cause and the next step.
 
-This file is the catalogue; docs/errors.md is generated from it (``python scripts/errors_page.py``). Errors travel from
-a subtask to the driver as an `ErrorReport`, never as a pickled exception.
+This file is the catalogue; docs/reference/errors.md is generated from it (``python scripts/errors_page.py``).
+Errors travel from a subtask to the driver as an `ErrorReport`, never as a pickled exception.
 """
 
 from __future__ import annotations

@@ -23,8 +23,17 @@ from penstock.sinks.paimon.read import read_table
 from scripts.errors_page import errors_page
 
 ROOT = Path(__file__).resolve().parents[2]
-README, GUIDE = ROOT / "README.md", ROOT / "docs" / "guide.md"
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+DOCS = ROOT / "docs"
+README = ROOT / "README.md"
+PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
+GUIDES = [
+    DOCS / "guides" / f"{name}.md"
+    for name in (
+        "sources", "transform", "calls", "dead-letters", "aggregates", "windows", "state", "joins", "test", "tables",
+        "commits", "upkeep", "run", "restore", "rescale", "monitor", "object-stores",
+    )
+]  # fmt: skip
+"""In the order in which their programs build on each other."""
 
 _BLOCK = re.compile(
     r"(?P<mark><!-- not run: [^\n]+ -->\n)?```(?P<language>\w*)\n(?P<code>.*?)^```$", re.DOTALL | re.MULTILINE
@@ -49,14 +58,15 @@ def python_blocks(text: str) -> list[Block]:
     ]
 
 
-def run_page(page: Path) -> dict[str, Any]:
-    """Runs the blocks of a page as one program, as if it were started as a script; returns its variables."""
+def run_pages(*pages: Path) -> dict[str, Any]:
+    """Runs the blocks of pages as one program, as if it were started as a script; returns its variables."""
     names: dict[str, Any] = {"__name__": "__main__"}
-    for block in python_blocks(page.read_text(encoding="utf-8")):
-        # Moved down to where it stands in the page, so that a traceback names the page's line.
-        program = compile("\n" * block.line + block.code, str(page), "exec")
-        if block.runs:
-            exec(program, names)
+    for page in pages:
+        for block in python_blocks(page.read_text(encoding="utf-8")):
+            # Moved down to where it stands in the page, so that a traceback names the page's line.
+            program = compile("\n" * block.line + block.code, str(page), "exec")
+            if block.runs:
+                exec(program, names)
     return names
 
 
@@ -68,7 +78,7 @@ def test_the_program_of_the_readme_counts_every_row_once(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    names = run_page(README)
+    names = run_pages(README)
     accepted = names["query"].manifest().edges["clicks-to-totals"].accepted
     assert accepted > 0
     assert names["query"].manifest().rows_in_flight == 0
@@ -77,11 +87,11 @@ def test_the_program_of_the_readme_counts_every_row_once(
 
 
 @pytest.mark.spark
-def test_the_program_of_the_guide_does_what_the_guide_says(
+def test_the_program_of_the_guides_does_what_they_say(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    run_page(GUIDE)
+    run_pages(*GUIDES)
     numbered = read_table("warehouse", "shop.numbered").to_pylist()
     assert Counter(row["amount"] for row in numbered) == Counter([*range(400), 1000])
     assert Counter((row["user"], row["nth"]) for row in numbered) == Counter(
@@ -97,7 +107,7 @@ def test_the_program_of_the_guide_does_what_the_guide_says(
 
 
 def test_every_block_that_is_not_run_says_why_and_there_are_few() -> None:
-    blocks = [block for page in (README, GUIDE) for block in python_blocks(page.read_text(encoding="utf-8"))]
+    blocks = [block for page in PAGES for block in python_blocks(page.read_text(encoding="utf-8"))]
     assert sum(block.runs for block in blocks) >= 8
     assert sum(not block.runs for block in blocks) <= 1
 
@@ -122,8 +132,8 @@ def test_examples_in_docstrings_hold(name: str) -> None:
 
 
 def test_the_page_of_errors_is_what_the_catalogue_says() -> None:
-    """Renew it with ``python scripts/errors_page.py > docs/errors.md``."""
-    assert (ROOT / "docs" / "errors.md").read_text(encoding="utf-8") == errors_page()
+    """Renew it with ``python scripts/errors_page.py > docs/reference/errors.md``."""
+    assert (DOCS / "reference" / "errors.md").read_text(encoding="utf-8") == errors_page()
 
 
 def test_the_page_of_errors_names_every_code() -> None:
@@ -136,18 +146,18 @@ def test_codes_in_the_documents_exist() -> None:
 
 
 def test_the_table_of_options_has_every_option_with_its_default() -> None:
-    rows = re.findall(r"^\| `(\w+)` \| (?:`([^`]+)`)? ?\|", _section("## Options"), re.MULTILINE)
+    rows = re.findall(r"^\| `(\w+)` \| (?:`([^`]+)`)? ?\|", _text(DOCS / "reference" / "options.md"), re.MULTILINE)
     defaults = {name: ast.literal_eval(text) for name, text in rows if text}
     assert [name for name, _ in rows] == [option.name for option in fields(Config)]
     assert set(defaults) == {option.name for option in fields(Config)} - {"checkpoint"}
     assert Config.of("folder", **defaults) == Config(checkpoint="folder")
 
 
-def _section(heading: str) -> str:
-    return GUIDE.read_text(encoding="utf-8").split(f"\n{heading}\n")[1].split("\n## ")[0]
+def _text(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
     lost = []
     for path, anchor in _LINK.findall(page.read_text(encoding="utf-8")):
@@ -164,6 +174,9 @@ def _anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("name", penstock.__all__)
-def test_every_public_name_is_in_the_guide_or_the_readme(name: str) -> None:
-    text = README.read_text(encoding="utf-8") + GUIDE.read_text(encoding="utf-8")
-    assert re.search(rf"\b{name}\b", text)
+def test_every_public_name_is_in_the_readme_or_a_guide(name: str) -> None:
+    assert any(re.search(rf"\b{name}\b", _text(page)) for page in (README, *GUIDES))
+
+
+def test_every_guide_is_run() -> None:
+    assert {*GUIDES, DOCS / "guides" / "index.md"} == set((DOCS / "guides").glob("*.md"))

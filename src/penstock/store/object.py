@@ -67,7 +67,7 @@ def open_object_store(url: str) -> ObjectStore:
         raise ConfigError(
             f"checkpoint location {url!r}",
             cause="the URL holds credentials, and URLs are written to events and messages",
-            next_step="put them into the environment (docs/guide.md, Checkpoints on object stores), not into the URL",
+            next_step="put them into the environment (docs/guides/object-stores.md), not into the URL",
             url=url,
         )
     place = f"{bucket}/{prefix}" if prefix else bucket
@@ -91,7 +91,7 @@ def _client(bucket: str) -> Any:
             raise ConfigError(
                 f"{bucket}: {str(error).partition(chr(10))[0]}",
                 cause="the URL or the settings in the environment do not name an object store",
-                next_step="see docs/guide.md, Checkpoints on object stores",
+                next_step="see docs/guides/object-stores.md",
                 url=bucket,
             ) from error
     return _clients[key]

@@ -40,7 +40,7 @@ def as_storage_failed(where: str) -> Iterator[None]:
         raise storage_failed(where, FileNotFoundError(2, "no such object")) from error
     except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
         cause = "the credentials in the environment are missing, expired, or do not allow this"
-        step = "set them for the driver and for the executors (docs/guide.md, Checkpoints on object stores)"
+        step = "set them for the driver and for the executors (docs/guides/object-stores.md)"
         raise _failed(where, error, cause, step) from error
     except exceptions.BaseError as error:
         if _NO_BUCKET in str(error):
