@@ -358,7 +358,7 @@ MUTANTS_OF_PARTS = (
         "pins-expired",
         "files that tags and branches need are removed",
         ("tests/sinks/test_upkeep_removals.py",),
-        (expire.Pins, "spare", lambda _: lambda self, doomed: doomed),
+        (expire.ProtectedFiles, "spare", lambda _: lambda self, doomed: doomed),
     ),
     part(
         "pending-is-orphan",

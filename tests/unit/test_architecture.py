@@ -227,3 +227,14 @@ def test_the_product_says_promises_in_words_and_not_by_codes() -> None:
         if re.search(r"\([A-IR]\d{1,2}(, [A-IR]\d{1,2})*\)", text)
     ]
     assert codes == []
+
+
+def test_no_two_public_classes_of_the_package_have_one_name() -> None:
+    """One word, one meaning: a reader who knows one `Pins` must not meet another."""
+    places: dict[str, list[str]] = {}
+    product = (path for path in python_files("src") if PACKAGE / "testing" not in path.parents)
+    for path in product:
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    assert {name: where for name, where in places.items() if len(where) > 1} == {}

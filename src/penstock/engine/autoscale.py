@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from penstock.engine.epochs import EpochResult
-from penstock.protocol.scale import Bounds, Load, Memory, rescaling
+from penstock.protocol.scale import Bounds, Load, ScaleMemory, rescaling
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Autoscaler:
 
     def __init__(self, bounds: Bounds, slots: Callable[[], int], clock: Callable[[], float]) -> None:
         self._bounds, self._slots, self._clock = bounds, slots, clock
-        self._memories: dict[str, Memory] = {}
+        self._memories: dict[str, ScaleMemory] = {}
         self._fixed: set[str] = set()
         self._last_s: float | None = None
 
@@ -41,7 +41,7 @@ class Autoscaler:
             if stage in self._fixed:
                 continue
             decision = rescaling(
-                self._memories.get(stage, Memory()), _load(result, stage, self._slots(), span_s), self._bounds
+                self._memories.get(stage, ScaleMemory()), _load(result, stage, self._slots(), span_s), self._bounds
             )
             self._memories[stage] = decision.memory
             if decision.why is not None:

@@ -9,7 +9,7 @@ from contextlib import suppress
 import msgspec
 
 from penstock.errors import CorruptFile, Fenced, FormatTooNew, MissingFile, NoSuchCheckpoint
-from penstock.protocol.codec import TooNew, Unreadable, decode_manifest, encode_manifest
+from penstock.protocol.codec import TooNew, UnreadableManifest, decode_manifest, encode_manifest
 from penstock.protocol.ids import CheckpointId, Generation
 from penstock.protocol.manifest import FORMAT_VERSION, Manifest
 from penstock.store.base import AlreadyExists, Store
@@ -92,7 +92,7 @@ class Checkpoints:
                     next_step="upgrade Penstock, or restore an older checkpoint with restore=N",
                     path=path,
                 )
-            case Unreadable(why):
+            case UnreadableManifest(why):
                 raise CorruptFile(
                     f"{path} in {self.store.url}: {why}",
                     cause="the file was damaged or edited after it was written",

@@ -22,7 +22,7 @@ from penstock.records import NO_WATERMARK, Records, Time
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class TakenSlice:
     """A slice that was taken and may come back, with the reader's position before it; None for live rows."""
 
     batch: pa.RecordBatch
@@ -110,13 +110,13 @@ class Channel:
             self._rows_left -= batch.num_rows
         return batch
 
-    def take_held(self, rows: int) -> Held | None:
+    def take_held(self, rows: int) -> TakenSlice | None:
         """As `take`, for rows that may come back."""
         mark = self._recovered.mark()
         batch = self.take(rows)
-        return None if batch is None else Held(batch, mark if self._recovering else None, self.arrival)
+        return None if batch is None else TakenSlice(batch, mark if self._recovering else None, self.arrival)
 
-    def rewind(self, held: Sequence[Held]) -> None:
+    def rewind(self, held: Sequence[TakenSlice]) -> None:
         """Takes back the slices that were taken last: the reader's cursors go back, live rows will be spilled."""
         assert self._live is not None
         if held and held[0].mark is not None:

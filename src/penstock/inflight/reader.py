@@ -12,7 +12,7 @@ from typing import NamedTuple, Self
 import pyarrow as pa
 
 from penstock.inflight.prefetch import ReadAhead
-from penstock.inflight.scan import Chunk, Opened, Place, SpanCursor, SpanScan
+from penstock.inflight.scan import Chunk, Opened, ScanPosition, SpanCursor, SpanScan
 from penstock.protocol.reads import ReadSpan, SpanProgress
 from penstock.store.base import Store
 from penstock.store.readbuffer import ReadBuffer
@@ -27,7 +27,7 @@ class Mark(NamedTuple):
     """A position in a row of spans: how many were opened, and the place in the last one."""
 
     spans: int
-    last: Place | None
+    last: ScanPosition | None
 
 
 class SpanReader:

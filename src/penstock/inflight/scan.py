@@ -42,7 +42,7 @@ class Chunk(NamedTuple):
         return self.first + rows if self.numbers is None else int(self.numbers[rows - 1]) + 1
 
 
-class Place(NamedTuple):
+class ScanPosition(NamedTuple):
     """A position of a consumer in a span: rows consumed, and the cursor behind them."""
 
     consumed: int
@@ -201,15 +201,15 @@ class SpanCursor:
         return self._consumed == self._opened.rows
 
     @property
-    def place(self) -> Place:
+    def place(self) -> ScanPosition:
         """Where the consumer is, to come back to."""
-        return Place(self._consumed, self._cursor)
+        return ScanPosition(self._consumed, self._cursor)
 
     @property
-    def start(self) -> Place:
-        return Place(0, self._opened.span.cursor)
+    def start(self) -> ScanPosition:
+        return ScanPosition(0, self._opened.span.cursor)
 
-    def rewind(self, place: Place) -> None:
+    def rewind(self, place: ScanPosition) -> None:
         """Back to an earlier place; reading ends with that."""
         assert place.consumed <= self._consumed, "a cursor is rewound, never moved ahead"
         self._consumed, self._cursor = place

@@ -24,7 +24,7 @@ class _Seal(msgspec.Struct, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Unreadable:
+class UnreadableManifest:
     """The bytes are not a manifest as it was written; `why` says what differs."""
 
     why: str
@@ -42,21 +42,23 @@ def encode_manifest(manifest: Manifest) -> bytes:
     return body + b"\n" + msgspec.json.encode(_Seal(xxhash.xxh3_64_hexdigest(body))) + b"\n"
 
 
-def decode_manifest(data: bytes) -> Manifest | Unreadable | TooNew:
+def decode_manifest(data: bytes) -> Manifest | UnreadableManifest | TooNew:
     body, _, rest = data.partition(b"\n")
     try:
         seal = msgspec.json.decode(rest, type=_Seal)
     except _UNDECODABLE as error:
-        return Unreadable(f"its checksum line cannot be read ({error}); {len(data)} bytes in all")
+        return UnreadableManifest(f"its checksum line cannot be read ({error}); {len(data)} bytes in all")
     found = xxhash.xxh3_64_hexdigest(body)
     if found != seal.xxh3_64:
-        return Unreadable(f"checksum {found} of its {len(body)} bytes is not the {seal.xxh3_64} that was written")
+        return UnreadableManifest(
+            f"checksum {found} of its {len(body)} bytes is not the {seal.xxh3_64} that was written"
+        )
     try:
         version = msgspec.json.decode(body, type=_Version).format
         if version > FORMAT_VERSION:
             return TooNew(version)
         manifest = _manifest_decoder.decode(body)
     except _UNDECODABLE as error:
-        return Unreadable(str(error))
+        return UnreadableManifest(str(error))
     fault = why_not(manifest)
-    return manifest if fault is None else Unreadable(fault)
+    return manifest if fault is None else UnreadableManifest(fault)

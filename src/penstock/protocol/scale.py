@@ -59,7 +59,7 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class ScaleMemory:
     """What is remembered of a stage between epochs. Forgotten at a restart, never needed for correctness."""
 
     watched: int = 0
@@ -80,12 +80,12 @@ class Memory:
 class Scaling:
     """What to do: `parallelism` from the next epoch on, and why, where there is something to say."""
 
-    memory: Memory
+    memory: ScaleMemory
     parallelism: int
     why: str | None = None
 
 
-def rescaling(memory: Memory, load: Load, bounds: Bounds) -> Scaling:
+def rescaling(memory: ScaleMemory, load: Load, bounds: Bounds) -> Scaling:
     """The decision for one stage after one epoch."""
     memory = replace(memory, watched=memory.watched + 1)
     if memory.watched <= SETTLE or (load.rows_in_flight and not load.rows_processed):
@@ -99,18 +99,18 @@ def rescaling(memory: Memory, load: Load, bounds: Bounds) -> Scaling:
     return Scaling(_calm(memory), load.parallelism)
 
 
-def _calm(memory: Memory) -> Memory:
+def _calm(memory: ScaleMemory) -> ScaleMemory:
     return replace(memory, hot=0, idle=0, rows=0, seconds=0.0, stepped_s=0.0)
 
 
-def _hot(memory: Memory, load: Load) -> Memory:
+def _hot(memory: ScaleMemory, load: Load) -> ScaleMemory:
     before = memory if memory.hot else _calm(memory)
     return replace(
         before, hot=before.hot + 1, rows=before.rows + load.rows_processed, seconds=before.seconds + load.duration_s
     )
 
 
-def _idle(memory: Memory, load: Load) -> Memory:
+def _idle(memory: ScaleMemory, load: Load) -> ScaleMemory:
     before = memory if memory.idle else _calm(memory)
     return replace(
         before,
@@ -120,7 +120,7 @@ def _idle(memory: Memory, load: Load) -> Memory:
     )
 
 
-def _grown(memory: Memory, load: Load, bounds: Bounds) -> Scaling:
+def _grown(memory: ScaleMemory, load: Load, bounds: Bounds) -> Scaling:
     count, rate = load.parallelism, memory.rows / memory.seconds
     backlog = f"backlog {load.backlog_s:.0f} s ({_short(load.bytes_in_flight)}B) at {_short(rate)} rows/s"
     if memory.rate_before is not None and rate < GAIN_MIN * memory.rate_before:
@@ -131,17 +131,17 @@ def _grown(memory: Memory, load: Load, bounds: Bounds) -> Scaling:
         held = "one key holds the others up, or the cluster has no free slots"
         return Scaling(memory, count, f"stays at {count}: {backlog}, but more subtasks did not help: {held}")
     wanted = min(2 * count, bounds[1])
-    return Scaling(Memory(rate_before=rate), wanted, f"{count}→{wanted}: {backlog}")
+    return Scaling(ScaleMemory(rate_before=rate), wanted, f"{count}→{wanted}: {backlog}")
 
 
-def _shrunk(memory: Memory, load: Load, bounds: Bounds) -> Scaling:
+def _shrunk(memory: ScaleMemory, load: Load, bounds: Bounds) -> Scaling:
     count = load.parallelism
     busy = memory.stepped_s / (memory.seconds * load.at_once) if memory.seconds else 0.0
     enough = math.ceil(load.at_once * busy / BUSY_MAX)
     wanted = max(bounds[0], enough, count // 2)
     if wanted >= count:
         return Scaling(_calm(memory), count)
-    return Scaling(Memory(), wanted, f"{count}→{wanted}: busy {busy:.0%} of the time in {memory.idle} epochs")
+    return Scaling(ScaleMemory(), wanted, f"{count}→{wanted}: busy {busy:.0%} of the time in {memory.idle} epochs")
 
 
 def _short(number: float) -> str:

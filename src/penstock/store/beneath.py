@@ -24,7 +24,7 @@ _FILE = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _NOT_FOLLOWED = {errno.ELOOP, errno.ENOTDIR}
 
 
-class Found(NamedTuple):
+class FoundEntry(NamedTuple):
     """An entry of a folder."""
 
     path: str
@@ -127,7 +127,7 @@ def sync(root: Path, path: str) -> None:
         os.fsync(descriptor)
 
 
-def walk(root: Path, path: str) -> Iterator[Found]:
+def walk(root: Path, path: str) -> Iterator[FoundEntry]:
     """Regular files below a folder, at any depth, in no order; none if it is not there. Foreign things, and names that
     no file of ours can have, are left out.
 
@@ -148,7 +148,7 @@ def walk(root: Path, path: str) -> Iterator[Found]:
                 elif entry.is_file(follow_symlinks=False) and is_path(below):
                     # A file may be deleted while we look; then it is not there.
                     with suppress(FileNotFoundError):
-                        yield Found(below, entry.name, entry.stat(follow_symlinks=False))
+                        yield FoundEntry(below, entry.name, entry.stat(follow_symlinks=False))
 
 
 def foreign(root: Path, path: str) -> str | None:

@@ -254,7 +254,7 @@ class LocalStore:
             sync_folder(above)
         _synced_folders.add(self._root / folder)
 
-    def _walk(self, prefix: str) -> Iterator[beneath.Found]:
+    def _walk(self, prefix: str) -> Iterator[beneath.FoundEntry]:
         folder = check_folder(prefix)
         with self._failing(folder):
             yield from beneath.walk(self._root, folder)
@@ -270,7 +270,7 @@ def _temp_beside(path: str) -> str:
     return f"{folder}/{name}" if folder else name
 
 
-def _is_temp(found: beneath.Found) -> bool:
+def _is_temp(found: beneath.FoundEntry) -> bool:
     return found.name.startswith(TEMP_PREFIX)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 
-from penstock.inflight.gate import Channel, Held, Taken, as_records
+from penstock.inflight.gate import Channel, Taken, TakenSlice, as_records
 from penstock.operators.base import HoldingOperator
 from penstock.records import NO_WATERMARK, Emitted, Time
 from penstock.subtask.barrier import Barrier
@@ -28,7 +28,7 @@ class HeldSteps:
         time: Callable[[], Time],
     ) -> None:
         self._channel, self._operator, self._emit, self._time = channel, operator, emit, time
-        self._taken: dict[int, tuple[Held, int]] = {}
+        self._taken: dict[int, tuple[TakenSlice, int]] = {}
         self._slices = 0
         self._used_up = False
         self.rows = 0

@@ -18,7 +18,7 @@ from penstock.engine.sourcelog import bring_source
 from penstock.errors import ConfigError, CorruptFile, UnsafeName
 from penstock.observe.events import SavepointTaken, decode_events, encode_event
 from penstock.protocol.attempts import attempt_path
-from penstock.protocol.codec import Unreadable, decode_manifest
+from penstock.protocol.codec import UnreadableManifest, decode_manifest
 from penstock.protocol.ids import CheckpointId, Generation
 from penstock.store import LocalStore, MemoryStore, Store, open_store
 from penstock.store.local import READ_BYTES_MAX
@@ -211,16 +211,16 @@ EDGE = "clicks-to-totals"
     ],
 )
 def test_a_manifest_that_cannot_be_true_is_corrupt_though_its_checksum_fits(change: object) -> None:
-    assert isinstance(decode_manifest(forged(change)), Unreadable)
+    assert isinstance(decode_manifest(forged(change)), UnreadableManifest)
 
 
 def test_the_same_manifest_unchanged_is_read() -> None:
-    assert not isinstance(decode_manifest(forged(lambda _: None)), Unreadable)
+    assert not isinstance(decode_manifest(forged(lambda _: None)), UnreadableManifest)
 
 
 def test_nesting_without_end_is_corrupt() -> None:
     deep = b'{"format":1,"x":' + b"[" * 200_000 + b"]" * 200_000 + b"}"
-    assert isinstance(decode_manifest(sealed(deep)), Unreadable)
+    assert isinstance(decode_manifest(sealed(deep)), UnreadableManifest)
 
 
 def test_a_manifest_under_another_number_is_corrupt(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.inflight.gate import Channel, Held
+from penstock.inflight.gate import Channel, TakenSlice
 from penstock.inflight.live import LiveInputs, LiveRows
 from penstock.inflight.reader import PrefetchingReader
 from penstock.inflight.watermarks import ChannelWatermarks
@@ -71,7 +71,7 @@ def test_slices_given_back_are_read_again_in_order(
     reader = PrefetchingReader(store, spans, GROUPS)
     inputs, rows = live_rows_of([live], open_writer)
     channel = Channel("edge", reader, rows)
-    taken: list[Held] = []
+    taken: list[TakenSlice] = []
     for size in sizes:
         held = channel.take_held(size)
         if held is None:

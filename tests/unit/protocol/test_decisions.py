@@ -6,7 +6,7 @@ import random
 import msgspec
 import pytest
 
-from penstock.protocol.codec import TooNew, Unreadable, decode_manifest, encode_manifest
+from penstock.protocol.codec import TooNew, UnreadableManifest, decode_manifest, encode_manifest
 from penstock.protocol.commit import (
     Agreed,
     CommitReceipt,
@@ -337,7 +337,7 @@ def test_every_flipped_byte_and_every_truncation_is_noticed() -> None:
         damaged[position] ^= 0x04
         assert not isinstance(decode_manifest(bytes(damaged)), Manifest), position
     for length in range(len(data) - 1):
-        assert isinstance(decode_manifest(data[:length]), Unreadable), length
+        assert isinstance(decode_manifest(data[:length]), UnreadableManifest), length
 
 
 def test_a_newer_format_is_told_apart_from_damage() -> None:

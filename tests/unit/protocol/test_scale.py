@@ -18,7 +18,7 @@ from penstock.protocol.scale import (
     UP_AFTER,
     Bounds,
     Load,
-    Memory,
+    ScaleMemory,
     first_parallelism,
     rescaling,
 )
@@ -59,7 +59,7 @@ class Stage:
 
 def history(stage: Stage, bounds: Bounds, epochs: int) -> list[int]:
     """The parallelism of each epoch, the last one being that after it."""
-    memory, counts = Memory(), [stage.parallelism]
+    memory, counts = ScaleMemory(), [stage.parallelism]
     for _ in range(epochs):
         decision = rescaling(memory, stage.epoch(), bounds)
         memory = decision.memory
@@ -136,7 +136,7 @@ def test_what_does_not_help_is_not_repeated() -> None:
     stage = Stage(1_000, 100, useful=1, slots=16, parallelism=1)
     assert max(history(stage, (1, 16), 200)) == 2
     stage = Stage(1_000, 100, useful=1, slots=16, parallelism=1)
-    memory, said = Memory(), []
+    memory, said = ScaleMemory(), []
     for _ in range(40):
         decision = rescaling(memory, stage.epoch(), (1, 16))
         memory, stage.parallelism = decision.memory, decision.parallelism

@@ -19,7 +19,7 @@ ROW_BYTES_MAX = 64
 _WORDS = {8: pa.int8(), 16: pa.int16(), 32: pa.int32(), 64: pa.int64()}
 
 
-class Held:
+class GatheredSlices:
     """Room for `ROWS_MAX` rows of some columns of fixed width."""
 
     def __init__(self, schema: pa.Schema) -> None:
@@ -30,7 +30,7 @@ class Held:
         self._rows = 0
 
     @classmethod
-    def of(cls, schema: pa.Schema, columns: Iterable[str]) -> Held | None:
+    def of(cls, schema: pa.Schema, columns: Iterable[str]) -> GatheredSlices | None:
         """None where rows are not narrow, or not all of the same width."""
         fields = [schema.field(name) for name in dict.fromkeys(columns)]
         if not all(pt.is_primitive(field.type) and field.type.bit_width in _WORDS for field in fields):

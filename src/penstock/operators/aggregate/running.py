@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from penstock.operators.aggregate.accumulators import Accumulator, read_quickly
 from penstock.operators.aggregate.base import Aggregate
-from penstock.operators.aggregate.gathered import Held
+from penstock.operators.aggregate.gathered import GatheredSlices
 from penstock.operators.aggregate.parts import Pending, Reducer, bind_all, state_fields
 from penstock.operators.base import Operator, OperatorContext, SpecDefaults
 from penstock.operators.columns import key_schema, refuse_doubles
@@ -75,12 +75,14 @@ class RunningAggregate(SpecDefaults):
         return RunningAggregateOperator(self, context)
 
 
-def held_by(spec: RunningAggregate) -> Held | None:
+def held_by(spec: RunningAggregate) -> GatheredSlices | None:
     """Room to hold slices back, unless an aggregate is dear, or looks at rows that are wide."""
     reads = [read_quickly(accumulator) for accumulator in spec.accumulators.values()]
     if any(columns is None for columns in reads):
         return None
-    return Held.of(spec.input_schema, [*spec.keys, *(name for columns in reads if columns for name in columns)])
+    return GatheredSlices.of(
+        spec.input_schema, [*spec.keys, *(name for columns in reads if columns for name in columns)]
+    )
 
 
 class RunningAggregateOperator:

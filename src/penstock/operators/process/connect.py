@@ -17,10 +17,10 @@ from penstock.operators.columns import describe, key_schema, refuse_doubles
 from penstock.operators.failures.failing import batch_failed
 from penstock.operators.process.broadcast_state import BroadcastView, SharedMap, map_schema
 from penstock.operators.process.declare import Declaration, Method, Resolve
-from penstock.operators.process.process import Output
+from penstock.operators.process.process import RowOutput
 from penstock.operators.process.process_operator import Call, CodeShape, KeyedCode, opened, without_timers
 from penstock.operators.process.timers import TIMER_TABLES, TimerRules, Timers
-from penstock.operators.process.user_output import Collector, Misfit
+from penstock.operators.process.user_output import Misfit, RowCollector
 from penstock.operators.process.user_state import StateField, StateView
 from penstock.operators.values.convert import all_rows
 from penstock.records import Due, Emitted, Records, StateSchema, Time
@@ -65,7 +65,7 @@ class ConnectProcess:
         """Handles rows of a broadcast input."""
         raise NotImplementedError
 
-    def on_timer(self, key: dict[str, Any], time: datetime, state: Any, out: Output, timers: Timers) -> None:
+    def on_timer(self, key: dict[str, Any], time: datetime, state: Any, out: RowOutput, timers: Timers) -> None:
         """Called when a timer of a key is due; as in `KeyedProcess`."""
         raise NotImplementedError
 
@@ -295,7 +295,7 @@ class _ConnectOperator:
 
     def _run_unkeyed(self, records: Records) -> Iterator[Emitted]:
         def call(batch: pa.RecordBatch) -> list[Emitted]:
-            out = Collector(self._spec.output_schema, self._spec.sides)
+            out = RowCollector(self._spec.output_schema, self._spec.sides)
             timers = Timers(records.time, records.hashes, TimerRules())
             self._calls[records.port]({}, all_rows(batch), self._view(), out, timers)
             try:

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from penstock.operators.process.timers import Setting, Timers, moment_of
-from penstock.operators.process.user_output import Collector
+from penstock.operators.process.user_output import RowCollector
 from penstock.records import Time
 
-OnTimer: TypeAlias = Callable[[dict[str, Any], Any, Any, Collector, Timers], None]
+OnTimer: TypeAlias = Callable[[dict[str, Any], Any, Any, RowCollector, Timers], None]
 TIME, NAME = "__penstock_time", "__penstock_name"
 """Columns beside those of the key; users' columns have no such names."""
 _CHAINED_MAX = 1000
@@ -34,7 +34,7 @@ class Firing:
         """Whether a timer was set that is due and waits for the next epoch."""
 
     def __call__(
-        self, key: dict[str, Any], rows: list[dict[str, Any]], view: Any, out: Collector, timers: Timers
+        self, key: dict[str, Any], rows: list[dict[str, Any]], view: Any, out: RowCollector, timers: Timers
     ) -> None:
         pending = [(row[TIME], row[NAME]) for row in rows]
         planned = {name: moment for moment, name in pending}

@@ -23,12 +23,12 @@ from penstock.operators.process.user_state import StateField
 from penstock.records import DEAD_LETTERS, StateSchema
 
 
-class Output(Protocol):
+class RowOutput(Protocol):
     """Where `KeyedProcess.process` puts its rows; each has exactly the declared columns."""
 
     def emit(self, **columns: Any) -> None: ...
     def emit_many(self, rows: Sequence[Mapping[str, Any]]) -> None: ...
-    def side(self, output: str) -> Output: ...
+    def side(self, output: str) -> RowOutput: ...
 
 
 class KeyedProcess:
@@ -64,7 +64,7 @@ class KeyedProcess:
         """``process(self, key, rows, state, out[, timers])``: handles the rows of one key."""
         raise NotImplementedError
 
-    def on_timer(self, key: dict[str, Any], time: datetime, state: Any, out: Output, timers: Timers) -> None:
+    def on_timer(self, key: dict[str, Any], time: datetime, state: Any, out: RowOutput, timers: Timers) -> None:
         """Called when a timer of a key is due, with the moment it was set to (in UTC)."""
         raise NotImplementedError
 

@@ -22,7 +22,7 @@ from penstock.operators.failures.failing import operator_failed
 from penstock.operators.grouping import group_rows
 from penstock.operators.process.firing import NAME, TIME, Firing, OnTimer
 from penstock.operators.process.timers import TIMERS, TimerRules, Timers, TimerStore, timer_tables
-from penstock.operators.process.user_output import Collector, Misfit
+from penstock.operators.process.user_output import Misfit, RowCollector
 from penstock.operators.process.user_state import ROW_EXPIRES, StateField, StateLayout, Unfit, state_schema
 from penstock.operators.values.convert import first_unreadable, python_rows
 from penstock.records import MAIN_STATE, NO_WATERMARK, Due, Emitted, Records, Side, StateSchema, Time
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _TIMERS_READ = 4096
 
-Call: TypeAlias = Callable[[dict[str, Any], list[dict[str, Any]], Any, Collector, Timers], None]
+Call: TypeAlias = Callable[[dict[str, Any], list[dict[str, Any]], Any, RowCollector, Timers], None]
 """User code for one key: the key, its rows, its state, where its output goes, its timers."""
 
 
@@ -147,7 +147,7 @@ class KeyedCode:
         part = self._load(records, names)
         views = self._layout.views(part.stored, part.now)
         timers = Timers(part.time, part.hashes, self._shape.timers)
-        out = Collector(self._shape.output, self._shape.sides)
+        out = RowCollector(self._shape.output, self._shape.sides)
         rows, starts = self._rows(part.batch), part.starts
         for number, (key, view) in enumerate(zip(python_rows(part.keys), views, strict=True)):
             try:
@@ -287,7 +287,7 @@ class KeyedCode:
         start = part.starts[number]
         (key,) = python_rows(part.keys.slice(number, 1))
         (view,) = self._layout.views(part.stored.slice(number, 1), part.now)
-        out = Collector(self._shape.output, self._shape.sides)
+        out = RowCollector(self._shape.output, self._shape.sides)
         timers = Timers(part.time, part.hashes[number : number + 1], self._shape.timers)
         try:
             call(key, python_rows(part.batch.slice(start, stop - start)), view, out, timers)

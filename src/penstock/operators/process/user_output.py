@@ -23,14 +23,14 @@ class Misfit(Exception):
         self.call, self.error = call, error
 
 
-class Collector:
+class RowCollector:
     """Gathers the rows that user code emits, as they are at that moment."""
 
     __slots__ = ("_copy", "_ends", "_names", "_schema", "_sides", "rows")
 
     def __init__(self, schema: pa.Schema, sides: Mapping[str, pa.Schema] = MappingProxyType({})) -> None:
         self._schema, self._names = schema, frozenset(schema.names)
-        self._sides = {name: Collector(side) for name, side in sides.items()}
+        self._sides = {name: RowCollector(side) for name, side in sides.items()}
         self._copy = row_copier(schema)
         self._ends: list[int] = []
         self.rows: list[Mapping[str, Any]] = []
@@ -45,7 +45,7 @@ class Collector:
             check_row(row, self._names)
             self.rows.append(self._copy(row))
 
-    def side(self, output: str) -> Collector:
+    def side(self, output: str) -> RowCollector:
         """Where rows of a side output go."""
         try:
             return self._sides[output]

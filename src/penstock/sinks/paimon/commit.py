@@ -26,7 +26,7 @@ from penstock.protocol.ids import CheckpointId, Generation
 from penstock.sinks.base import CommitPermit, CommitReceipt, Committable, files_missing
 from penstock.sinks.paimon import local, private
 from penstock.sinks.paimon.fence import is_data_file
-from penstock.sinks.paimon.history import History
+from penstock.sinks.paimon.history import CommitHistory
 from penstock.sinks.paimon.open import open_table
 
 # Other committers may be faster a few times in a row; pypaimon would give up after ten tries and wait up to 10 s.
@@ -56,7 +56,7 @@ class PaimonCommitter:
     def __init__(self, warehouse: str, table: str, commit_user: str) -> None:
         self._table = private.with_options(open_table(warehouse, table), _PATIENCE)
         self._files = private.TableFiles(self._table, commit_user, self._publish)
-        self._history = History(self._files, commit_user)
+        self._history = CommitHistory(self._files, commit_user)
         root = local.as_local(str(self._table.table_path))
         self._root = None if root is None else Path(root)
         self._publish_remote = private.own_publish(self._table)

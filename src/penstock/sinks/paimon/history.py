@@ -15,7 +15,7 @@ from penstock.sinks.base import CommitReceipt
 from penstock.sinks.paimon.private import Snapshot, TableFiles
 
 
-class History:
+class CommitHistory:
     """The newest commit of one commit user, kept up to date."""
 
     def __init__(self, files: TableFiles, commit_user: str) -> None:

@@ -19,7 +19,7 @@ from penstock.protocol.commit import CommitPermit, CommitReceipt, TableHistory
 from penstock.protocol.ids import Generation
 from penstock.protocol.manifest import Committable
 from penstock.sinks.base import SinkDefaults, WriterContext
-from penstock.sinks.paimon.history import History
+from penstock.sinks.paimon.history import CommitHistory
 from penstock.testing.simulate.faults import Fault
 from penstock.testing.simulate.fibers import Process
 from penstock.testing.simulate.keeper import SimKeeper
@@ -41,7 +41,7 @@ class Written(msgspec.Struct, frozen=True):
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """One commit of one user: everything the table holds since, and what it added. Named as Paimon names it, where
-    `History` asks."""
+    `CommitHistory` asks."""
 
     id: int
     user: str
@@ -131,7 +131,7 @@ class SimTable:
         )
         return made
 
-    # -- as `History` asks -----------------------------------------------------------------------------------------
+    # -- as `CommitHistory` asks ------------------------------------------------------------------------------------
 
     def latest(self) -> Snapshot | None:
         return self.history[-1] if self.history else None
@@ -221,7 +221,7 @@ class SimCommitter:
     def __init__(self, table: SimTable, user: str) -> None:
         self._table, self._user = table, user
         self._process = table.world.scheduler.current.process
-        self._history = History(cast("Any", table), user)
+        self._history = CommitHistory(cast("Any", table), user)
         self._proven, self._door_closed = 0, False
 
     def fence(self, generation: Generation) -> None:

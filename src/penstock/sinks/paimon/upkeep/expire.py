@@ -59,7 +59,7 @@ def expire(table: KeptTable, first: int, stopping: Callable[[], bool]) -> Upkeep
     ids = [number for number in table.snapshot_ids() if number < first]
     if not ids or table.snapshot(first) is None:
         return UpkeepReport()
-    pins = Pins(table)
+    pins = ProtectedFiles(table)
     table.set_earliest(first)
     expired = files = size = 0
     for number, following in zip(ids, [*ids[1:], first], strict=True):
@@ -69,7 +69,7 @@ def expire(table: KeptTable, first: int, stopping: Callable[[], bool]) -> Upkeep
         if old is None or new is None:
             continue
         if not pins.current():
-            pins = Pins(table)
+            pins = ProtectedFiles(table)
         doomed = pins.spare(_unneeded(table, old, new))
         table.remove([table.root / "snapshot" / f"snapshot-{number}"])
         removed = table.remove(sorted(doomed))
@@ -102,7 +102,7 @@ def changelog_data(table: KeptTable, snapshot: Snapshot) -> set[Path]:
     return {path for entry in entries for path in table.data_paths(entry)}
 
 
-class Pins:
+class ProtectedFiles:
     """What tags and branches refer to."""
 
     def __init__(self, table: KeptTable) -> None:

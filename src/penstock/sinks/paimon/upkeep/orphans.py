@@ -14,7 +14,7 @@ from pathlib import Path
 from penstock.errors import CorruptFile
 from penstock.protocol.manifest import Committable
 from penstock.sinks.paimon.fence import DATA_FILE, is_data_file
-from penstock.sinks.paimon.upkeep.expire import Pins, changelog_data, metadata
+from penstock.sinks.paimon.upkeep.expire import ProtectedFiles, changelog_data, metadata
 from penstock.sinks.paimon.upkeep.files import KeptTable, ManifestMeta
 from penstock.store import beneath
 
@@ -72,7 +72,7 @@ def named_files(table: KeptTable) -> set[str]:
     snapshots = [snapshot for number in numbers if (snapshot := table.snapshot(number)) is not None]
     if len(snapshots) < len(numbers):
         raise FileNotFoundError("a snapshot went while it was read")
-    pins = Pins(table)
+    pins = ProtectedFiles(table)
     paths = pins.files()
     metas: dict[str, ManifestMeta] = {}
     for snapshot in snapshots:
