@@ -15,6 +15,7 @@ from penstock.errors import PenstockError
 from penstock.protocol.commit import Agreed, SinkProgress, TableHistory, Verdict, answered, reconcile
 from penstock.protocol.manifest import SinkState
 from tests.sinks.commit_faults import run_memory, run_paimon
+from tests.support.seeds import FRESH, drawn
 
 
 @pytest.fixture(autouse=True)
@@ -31,10 +32,10 @@ def test_drivers_that_crash_hang_and_race_commit_each_row_once() -> None:
         run_memory(seed)
 
 
-@pytest.mark.parametrize("seed", [3, 11, random.randrange(10**9)])
-def test_drivers_that_crash_hang_and_race_commit_each_row_once_to_paimon(seed: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("seed", [3, 11, FRESH])
+def test_drivers_that_crash_hang_and_race_commit_each_row_once_to_paimon(seed: int | None, tmp_path: Path) -> None:
     """C3, C4, C5, C8, C9: on real tables, with faults right before and after a snapshot becomes visible."""
-    run_paimon(seed, tmp_path)
+    run_paimon(drawn(seed), tmp_path)
 
 
 def test_a_seed_always_gives_the_same_world() -> None:

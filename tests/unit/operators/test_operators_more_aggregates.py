@@ -144,7 +144,7 @@ def test_variance_of_large_numbers_that_are_close_to_each_other_keeps_its_digits
         (pen.stddev_pop("v"), lambda _: 0.0),
         (pen.quantiles("v", [0.5]), lambda value: [float(value)]),
     ],
-    ids=str,
+    ids=["mean", "variance", "stddev_pop", "quantiles"],
 )
 def test_an_integer_that_no_double_holds_counts_as_the_nearest_one(aggregate: Any, expected: Any, value: int) -> None:
     """D2, as in Spark."""
