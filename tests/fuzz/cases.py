@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import shutil
-import signal
-import threading
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
@@ -25,11 +23,10 @@ from penstock.sinks.upkeep import Upkeep
 from penstock.store import open_store
 from penstock.text import printable
 from tests.fuzz import mutate
-from tests.fuzz.folders import BATCHES, OPTIONS, ROWS, CheckpointTemplate, TableTemplate, copy
+from tests.fuzz.folders import BATCHES, ROWS, CheckpointTemplate, TableTemplate, copy
 from tests.fuzz.watch import MEMORY_BYTES_MAX, SECRET, Audit, Outside, peak_bytes
 from tests.support import tables
 
-CASE_S_MAX = 60
 TABLE_SHARE = 0.08
 FAULT = "PEN-000"
 """A fault in Penstock itself: never what damage should lead to."""
@@ -108,7 +105,7 @@ class Bench:
         self._audit.seen.clear()
         self._audit.listening = True
         try:
-            told = _within_time(lambda: exercise(inner))
+            told = _coded(lambda: exercise(inner))
         except PenstockError as error:
             told = _judged(error)
         finally:
@@ -151,11 +148,14 @@ class Bench:
         return self._checkpoint.read(folder / "ckpt")
 
     def restart(self, folder: Path) -> str:
-        self._checkpoint.restart(folder / "ckpt")
-        return "ran"
+        return self._run_to_end(folder / "ckpt")
 
     def restore(self, folder: Path) -> str:
-        self._checkpoint.restart(self._case / "new", restore=str(folder / "savepoint"))
+        return self._run_to_end(self._case / "new", restore=str(folder / "savepoint"))
+
+    def _run_to_end(self, checkpoint: Path, **options: str) -> str:
+        if not self._checkpoint.restart(checkpoint, **options):
+            raise Wrong("the query does not end")
         return "ran"
 
     def savepoint(self, folder: Path) -> str:
@@ -235,15 +235,8 @@ def _judged(error: PenstockError) -> str:
     return error.code
 
 
-def _within_time(work: Callable[[], str]) -> str:
-    """Raises: `Wrong` for whatever is no error of ours, and for what does not end."""
-
-    def too_long(*_: object) -> None:
-        stacks = [f"{thread.name}" for thread in threading.enumerate()]
-        raise Wrong(f"not finished after {CASE_S_MAX} s; threads: {stacks}")
-
-    before = signal.signal(signal.SIGALRM, too_long)
-    signal.alarm(CASE_S_MAX)
+def _coded(work: Callable[[], str]) -> str:
+    """Raises: `Wrong` for whatever is no error of ours."""
     try:
         return work()
     except (PenstockError, Wrong):
@@ -252,9 +245,3 @@ def _within_time(work: Callable[[], str]) -> str:
         return "not UTF-8"
     except Exception as error:
         raise Wrong("".join(traceback.format_exception(error))[-3000:]) from error
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
-
-
-assert OPTIONS

@@ -116,13 +116,13 @@ class CheckpointTemplate:
         assert len(template.expected) > newest.rows_in_flight
         return template
 
-    def restart(self, checkpoint: Path, **options: object) -> None:
-        """Runs the query to its end. Raises: the error that ends it."""
+    def restart(self, checkpoint: Path, **options: object) -> bool:
+        """Runs the query; whether it ended. Raises: the error that ends it."""
         memory_table(TABLE).snapshots[:] = self.snapshots
         clock = FakeClock()
         run = InlineRun([{"source": rows_of(n)} for n in range(BATCHES)], clock, accepted=list(self.accepted))
         query = run.start(pipeline(clock, 0.0001), checkpoint=checkpoint, **{**OPTIONS, **options})
-        query.await_termination(20)
+        return query.await_termination(20)
 
     def read(self, place: Path) -> str:
         """Reads all that the newest checkpoint holds, and sweeps; `content` is what was found."""

@@ -1,4 +1,4 @@
-"""Whether anything outside of a folder was touched, by whatever code, and whether memory stayed bounded.
+"""Whether anything outside of a folder was touched, by whatever code, and whether memory and time stayed bounded.
 
 Two independent witnesses: the kernel tells (inotify) what was opened, changed or removed in the folders around, also by
 C++ code and through links; Python's audit hook tells which paths were asked for, and what was run.
@@ -7,11 +7,13 @@ C++ code and through links; Python's audit hook tells which paths were asked for
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import os
 import resource
 import struct
 import sys
 from pathlib import Path
+from typing import TextIO
 
 SECRET = "a-secret-that-nobody-may-copy"
 MEMORY_BYTES_MAX = 400 << 20
@@ -129,6 +131,14 @@ def limit_memory() -> None:
     """So that a claim of a terabyte fails at once, and not by taking the machine's memory."""
     resource.setrlimit(resource.RLIMIT_AS, (_ADDRESS_SPACE_BYTES, _ADDRESS_SPACE_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def end_after(seconds: float, stacks: TextIO) -> None:
+    """Ends this process unless it is called again in time, with the stacks of all threads in a file.
+
+    Not by an exception: libraries catch those and go on.
+    """
+    faulthandler.dump_traceback_later(seconds, exit=True, file=stacks)
 
 
 def peak_bytes() -> int:

@@ -11,11 +11,11 @@ import fastavro
 import pytest
 from pypaimon.filesystem.local_file_io import LocalFileIO
 
-from penstock.errors import CorruptFile, PenstockError, UnsafeName
+from penstock.errors import CorruptFile, PenstockError, StorageFailed, UnsafeName
 from penstock.protocol.manifest import Committable
-from penstock.sinks.paimon import private
+from penstock.sinks.paimon import fence, private
 from penstock.sinks.paimon.fence import FencedFileIO, inside
-from penstock.sinks.paimon.open import open_table
+from penstock.sinks.paimon.open import find_table, open_table
 from penstock.sinks.paimon.sink import Paimon
 from penstock.sinks.paimon.upkeep.keeper import PaimonKeeper
 from penstock.sinks.upkeep import Upkeep
@@ -179,6 +179,47 @@ def test_every_way_of_pypaimon_to_reach_a_file_passes_the_fence(sink: Paimon, tm
             asks = "_to_file(" in source or name in vars(FencedFileIO)
             assert asks, f"{name} does not ask where a path leads"
     assert (tmp_path / "outside/x").read_text() == "private"
+
+
+@pytest.mark.parametrize("name", ["schema-0000000006", "schema-+6", "schema-\n6", "schema-٦"])
+@pytest.mark.parametrize("create", [True, False])
+def test_a_foreign_name_among_the_schemas_is_told_at_start_and_nothing_is_written(
+    sink: Paimon, root: Path, name: str, create: bool
+) -> None:
+    (root / "schema" / name).write_bytes((root / "schema/schema-0").read_bytes())
+    before = sorted(root.rglob("*"))
+    with pytest.raises(CorruptFile, match="finds no table"):
+        Paimon(sink.warehouse, NAME, create=create).check(SCHEMA)
+    assert sorted(root.rglob("*")) == before
+
+
+def test_no_table_is_made_over_the_snapshots_of_another(sink: Paimon, root: Path) -> None:
+    (root / "schema/schema-0").unlink()
+    with pytest.raises(CorruptFile, match="snapshot-3"):
+        sink.check(SCHEMA)
+    assert list((root / "schema").iterdir()) == []
+
+
+def test_making_a_table_ends_where_its_first_schema_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pypaimon tells of a rename that fails as of another committer that was faster."""
+    monkeypatch.setattr(LocalFileIO, "rename", lambda *_: False)
+    with pytest.raises(StorageFailed, match="schema-0"):
+        Paimon(str(tmp_path / "lake"), NAME).check(SCHEMA)
+
+
+def test_a_table_that_another_driver_makes_meanwhile_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = Paimon(str(tmp_path / "lake"), NAME)
+    leftover = fence.leftover
+
+    def made_meanwhile(folder: Path) -> str | None:
+        monkeypatch.setattr(fence, "leftover", leftover)
+        Paimon(mine.warehouse, NAME).check(SCHEMA)
+        return leftover(folder)
+
+    monkeypatch.setattr(fence, "leftover", made_meanwhile)
+    assert find_table(mine.warehouse, NAME) is not None
 
 
 def test_a_path_inside_is_told_as_it_is_called_there(tmp_path: Path) -> None:

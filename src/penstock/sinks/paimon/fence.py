@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,28 @@ def require_plain(root: Path) -> None:
     for schema in beneath.walk(root, "schema"):
         if schema.info.st_size > METADATA_BYTES_MAX:
             raise _too_large(schema.path, schema.info.st_size)
+
+
+def leftover(root: Path) -> str | None:
+    """A schema or a snapshot in a table's folder, by its path below it; None where there is none."""
+    for kind in ("schema", "snapshot"):
+        with suppress(FileNotFoundError, NotADirectoryError):
+            names = [path.name for path in (root / kind).iterdir() if path.name.startswith(f"{kind}-")]
+            if names:
+                return f"{kind}/{max(names)}"
+    return None
+
+
+def require_unused(root: Path) -> None:
+    """A table made here would be mixed with what is left of another one. Raises: `CorruptFile`."""
+    found = leftover(root)
+    if found is not None:
+        raise CorruptFile(
+            f"{root} holds {found!r}, but pypaimon finds no table there",
+            cause="the table's schema was removed, or a file has a name that no schema has, like schema-007",
+            next_step="restore the table from a copy, or remove the foreign file; a new table needs an empty folder",
+            path=root,
+        )
 
 
 def _too_large(path: str, size: int) -> CorruptFile:

@@ -32,13 +32,24 @@ def open_table(warehouse: str, name: str) -> private.Table:
 def find_table(warehouse: str, name: str) -> private.Table | None:
     """An existing table, or None.
 
-    Raises: `StorageFailed` when the warehouse cannot be read; `UnsafeName` where a link leads out of the table.
+    Raises: `StorageFailed` when the warehouse cannot be read; `UnsafeName` where a link leads out of the table;
+    `CorruptFile` where files of a table are, but no table.
     """
+    table = _looked_up(warehouse, name)
+    folder = _folder(warehouse, name)
+    if table is None and folder is not None and fence.leftover(folder) is not None:
+        # Somebody may have made the table between the two looks. Then a second one finds it.
+        table = _looked_up(warehouse, name)
+        if table is None:
+            fence.require_unused(folder)
+    return table
+
+
+def _looked_up(warehouse: str, name: str) -> private.Table | None:
     try:
-        root = local.as_local(warehouse)
-        if root is not None:
-            database, _, own = name.partition(".")
-            fence.require_plain(Path(root, f"{database}.db", own))
+        folder = _folder(warehouse, name)
+        if folder is not None:
+            fence.require_plain(folder)
         return fence.fenced(CatalogFactory.create({"warehouse": warehouse}).get_table(name))
     except (TableNotExistException, FileNotFoundError, NotADirectoryError):
         return None
@@ -51,6 +62,13 @@ def find_table(warehouse: str, name: str) -> private.Table | None:
             next_step="check the warehouse's address and credentials, and the table's schema folder",
             table=name,
         ) from error
+
+
+def _folder(warehouse: str, name: str) -> Path | None:
+    """Where a table is or would be; None for storage that is not a local folder."""
+    root = local.as_local(warehouse)
+    database, _, own = name.partition(".")
+    return None if root is None else Path(root, f"{database}.db", own)
 
 
 def table_schema(
@@ -82,6 +100,7 @@ def draft_table(name: str, schema: Schema) -> private.Table:
 def create_table(warehouse: str, name: str, schema: Schema) -> private.Table:
     """A new table, or the one that somebody else made meanwhile."""
     catalog = CatalogFactory.create({"warehouse": warehouse})
+    private.refuse_second_try(catalog)
     try:
         catalog.create_database(name.partition(".")[0], ignore_if_exists=True)
         catalog.create_table(name, schema, ignore_if_exists=True)
@@ -98,17 +117,15 @@ def make_writable(warehouse: str, name: str) -> None:
 
     Raises: `StorageFailed`.
     """
-    root = local.as_local(warehouse)
-    if root is None:
+    folder = _folder(warehouse, name)
+    if folder is None:
         return
-    database, table = name.split(".")
-    folder = Path(root, f"{database}.db")
+    database = folder.parent
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        database.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise local.unwritable(Path(root), error) from error
-    inside = folder / table
-    local.probe(inside if inside.is_dir() else folder)
+        raise local.unwritable(database.parent, error) from error
+    local.probe(folder if folder.is_dir() else database)
 
 
 def _not_created(warehouse: str, name: str, error: Exception) -> PenstockError:

@@ -135,6 +135,21 @@ def draft(name: str, schema: Schema) -> Table:
     return FileStoreTable(FileIO.get("/"), Identifier.from_string(name), "/", TableSchema.from_schema(0, schema))
 
 
+def refuse_second_try(catalog: Any) -> None:
+    """Makes a catalog fail where it cannot write a table's first schema.
+
+    pypaimon takes that for another's being faster. It tries again, for ever if there is no such table.
+    """
+    write = catalog.file_io.try_to_write_atomic
+
+    def written(path: str, content: str) -> bool:
+        if not write(path, content):
+            raise FileExistsError(f"{path} is there already, or cannot be written")
+        return True
+
+    catalog.file_io.try_to_write_atomic = written
+
+
 def with_options(table: Table, options: dict[str, str]) -> Table:
     """The same table with options for this process only."""
     return table.copy_without_time_travel(options)
