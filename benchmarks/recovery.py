@@ -21,7 +21,6 @@ from benchmarks.peers import spend
 from benchmarks.verdict import Verdicts
 from benchmarks.workers import PeakMemory
 from penstock.observe.events import EpochPublished, Event
-from penstock.protocol.ids import StageName
 from penstock.sinks.paimon.read import read_table
 
 BEFORE, AFTER = 7, 2
@@ -150,7 +149,7 @@ def rescale(spark: SparkSession, verdicts: Verdicts) -> None:
         # The epoch that ran when it was asked for, the first one after, and the next.
         around = max(gaps[max(0, change - 1) : change + 2])
         verdicts.at_most(f"longest gap around the change to {parallelism}", around / EPOCH_S, 2, " epochs")
-    assert {event.parallelism[StageName("numbered")] for _, event in timed.epochs} >= {2, *RESCALES}
+    assert {event.parallelism["numbered"] for _, event in timed.epochs} >= {2, *RESCALES}
     verdicts.at_most("rows lost, doubled or out of order", _wrong(table, total), 0, "")
 
 

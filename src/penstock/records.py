@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.protocol.ids import CheckpointId
 from penstock.protocol.keygroups import KeyGroupRange, groups_of
 
 NO_WATERMARK = int(np.iinfo(np.int64).min)
@@ -62,7 +63,7 @@ class Records:
     hashes: npt.NDArray[np.int64]
     port: int = 0
     time: Time | None = None
-    arrival: int | None = None
+    arrival: CheckpointId | None = None
     """The epoch in which they came from the source, None for the running one; what is made of them keeps it."""
 
     @property

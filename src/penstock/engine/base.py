@@ -16,7 +16,6 @@ from penstock.engine.options import Config
 from penstock.engine.origin import Origin, find_origin, require_finished, require_new
 from penstock.errors import CheckpointMismatch, ConfigError, RestoreRefused
 from penstock.graph.pipeline import Pipeline
-from penstock.protocol.ids import CheckpointId
 from penstock.protocol.manifest import Manifest
 from penstock.protocol.recover import (
     Comparison,
@@ -76,7 +75,7 @@ def _stored(checkpoints: Checkpoints, config: Config, open_store: Callable[[str]
             newest = checkpoints.newest()
             return None if newest is None else Base(newest)
         case int(number):
-            return Base(checkpoints.restorable(CheckpointId(number)))
+            return Base(checkpoints.restorable(number))
         case place:
             origin = find_origin(place, open_store)
             require_new(checkpoints, origin)

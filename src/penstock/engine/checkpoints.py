@@ -10,7 +10,7 @@ import msgspec
 
 from penstock.errors import CorruptFile, Fenced, FormatTooNew, MissingFile, NoSuchCheckpoint
 from penstock.protocol.codec import TooNew, UnreadableManifest, decode_manifest, encode_manifest
-from penstock.protocol.ids import CheckpointId, Generation
+from penstock.protocol.ids import NO_GENERATION, CheckpointId, Generation, next_generation
 from penstock.protocol.manifest import FORMAT_VERSION, Manifest
 from penstock.store.base import AlreadyExists, Store
 
@@ -29,16 +29,16 @@ class Driver(msgspec.Struct, frozen=True):
     library: str
 
 
-def manifest_path(checkpoint: CheckpointId | int) -> str:
+def manifest_path(checkpoint: CheckpointId) -> str:
     return f"{MANIFESTS}/{checkpoint:010d}.json"
 
 
-def retired_path(checkpoint: CheckpointId | int) -> str:
+def retired_path(checkpoint: CheckpointId) -> str:
     """Says that a manifest is no checkpoint any more, and stays only so that nobody can take its name."""
     return f"{MANIFESTS}/{checkpoint:010d}.retired"
 
 
-def generation_path(generation: Generation | int) -> str:
+def generation_path(generation: Generation) -> str:
     return f"{GENERATIONS}/{generation:010d}.json"
 
 
@@ -122,33 +122,33 @@ class Checkpoints:
             self.store.create(path, data)
         except AlreadyExists:
             if self.store.read(path) != data:
-                theirs = self.read(CheckpointId(manifest.checkpoint))
-                raise self.fenced_by(theirs, Generation(manifest.generation)) from None
+                theirs = self.read(manifest.checkpoint)
+                raise self.fenced_by(theirs, manifest.generation) from None
         return len(data)
 
     def fenced_by(self, theirs: Manifest, ours: Generation) -> Fenced:
         """The error of a driver that finds another one's checkpoint in its place."""
-        newer = Generation(theirs.generation)
+        newer = theirs.generation
         return _fenced(f"checkpoint {theirs.checkpoint} was published by generation {newer}", ours, newer)
 
-    def claim_generation(self, driver: Driver, above: int = 0) -> Generation:
+    def claim_generation(self, driver: Driver, above: Generation = NO_GENERATION) -> Generation:
         """Takes the next free generation, `above` that of a checkpoint from elsewhere; lower ones have lost."""
         generation = Generation(max((above, *_numbers(self._names(GENERATIONS), ".json"))) + 1)
         while True:
             try:
                 self.store.create(generation_path(generation), msgspec.json.encode(driver))
             except AlreadyExists:
-                generation = Generation(generation + 1)
+                generation = next_generation(generation)
             else:
                 return generation
 
     def superseded(self, generation: Generation) -> bool:
-        return self.store.exists(generation_path(generation + 1))
+        return self.store.exists(generation_path(next_generation(generation)))
 
     def require_leader(self, generation: Generation) -> None:
         """Raises: `Fenced` when a newer driver claimed a generation."""
         if self.superseded(generation):
-            raise _fenced(f"generation {generation + 1} was claimed", generation, Generation(generation + 1))
+            raise _fenced(f"generation {generation + 1} was claimed", generation, next_generation(generation))
 
     def require_newest(self, generation: Generation, newest: Manifest) -> None:
         """Generations in manifests ascend: who claimed earlier and comes later has lost, though its id would be free.
@@ -157,7 +157,7 @@ class Checkpoints:
         """
         if newest.generation > generation:
             seen = f"checkpoint {newest.checkpoint} was published by generation {newest.generation}"
-            raise _fenced(seen, generation, Generation(newest.generation))
+            raise _fenced(seen, generation, newest.generation)
 
     def owners(self) -> dict[CheckpointId, Generation]:
         """Who published each checkpoint that is there and can be read.
@@ -169,7 +169,7 @@ class Checkpoints:
         highest = None
         for checkpoint in reversed(self.ids()):
             with suppress(CorruptFile, FormatTooNew, NoSuchCheckpoint):
-                generation = Generation(self.read(checkpoint).generation)
+                generation = self.read(checkpoint).generation
                 if highest is None or generation <= highest:
                     found[checkpoint] = highest = generation
         return found
@@ -202,7 +202,7 @@ class Checkpoints:
             )
 
     def _advice(self, manifest: Manifest, path: str) -> str:
-        advice = f"restore it from a copy, or an older checkpoint: {self._others(CheckpointId(manifest.checkpoint))}"
+        advice = f"restore it from a copy, or an older checkpoint: {self._others(manifest.checkpoint)}"
         if path.startswith("segments/"):
             advice += f"; to go on without its records: restore={manifest.checkpoint}, drop_in_flight=[…]"
         return advice

@@ -17,7 +17,7 @@ from penstock.engine.checkpoints import DATA_FOLDERS, Checkpoints, manifest_path
 from penstock.errors import NoSuchCheckpoint, PenstockError
 from penstock.protocol import hung
 from penstock.protocol.garbage import garbage, retired, written_for
-from penstock.protocol.ids import CheckpointId, Generation
+from penstock.protocol.ids import NO_CHECKPOINT, CheckpointId, Generation, next_checkpoint
 from penstock.protocol.manifest import Manifest
 
 SWEEP_EVERY = 50
@@ -107,7 +107,7 @@ class Collector:
     def _collect(self, published: list[Manifest]) -> None:
         self._learn()
         for manifest in published:
-            self._retained[CheckpointId(manifest.checkpoint)] = manifest.files()
+            self._retained[manifest.checkpoint] = manifest.files()
         dropped: set[str] = set()
         for checkpoint in retired(self._retained, self._retain):
             self._retire(checkpoint)
@@ -119,11 +119,13 @@ class Collector:
         if self._since_sweep >= SWEEP_EVERY:
             self._since_sweep = 0
             files = [entry.path for folder in DATA_FOLDERS for entry in self._checkpoints.store.list(folder)]
-            newest = CheckpointId(published[-1].checkpoint)
+            newest = published[-1].checkpoint
             self._retire_strays(newest)
             self._delete(garbage(files, needed, generation=self._generation, published=newest))
             signs = [entry.path for entry in self._checkpoints.store.list(hung.FOLDER)]
-            self._checkpoints.store.delete(path for path in signs if hung.is_over(path, newest + 1, self._generation))
+            self._checkpoints.store.delete(
+                path for path in signs if hung.is_over(path, next_checkpoint(newest), self._generation)
+            )
             self._checkpoints.store.delete(entry.path for entry in self._checkpoints.store.leftovers(LEFTOVER_S))
 
     def _retire_strays(self, newest: CheckpointId) -> None:
@@ -135,5 +137,5 @@ class Collector:
 
     def _delete(self, files: Iterable[str]) -> None:
         """All but those that a checkpoint which could not be read may name."""
-        unknown = max(self._unread, default=CheckpointId(0))
+        unknown = max(self._unread, default=NO_CHECKPOINT)
         self._checkpoints.store.delete(sorted(file for file in files if written_for(file) > unknown))

@@ -21,7 +21,7 @@ from penstock.engine.settle import ask_table
 from penstock.errors import CommitFailed, Fenced, ListenerFailed, MissingFile, PenstockError, TablePositionMismatch
 from penstock.protocol import commit as protocol
 from penstock.protocol.commit import Ask, CommitBatch, Landed, Rest, SinkProgress, Tell, next_action
-from penstock.protocol.ids import CheckpointId, Generation
+from penstock.protocol.ids import NO_CHECKPOINT, CheckpointId, Generation
 from penstock.protocol.manifest import Committable, Manifest, SinkState
 from penstock.sinks.base import Committer
 from penstock.sinks.listeners import CommitInfo, CommitListener, SinkTime
@@ -60,8 +60,8 @@ class Busy:
 
     sink: str
     what: str
-    first: int
-    last: int
+    first: CheckpointId
+    last: CheckpointId
     since_s: float
 
 
@@ -178,7 +178,7 @@ class SinkCommits:
                     )
                     self._ask()
                 case CommitBatch() as batch:
-                    first, last = batch.pending[0].checkpoint, int(batch.permit.checkpoint)
+                    first, last = batch.pending[0].checkpoint, batch.permit.checkpoint
                     self.busy = Busy(self._name, "commit", first, last, now_s)
                     self._commit(batch)
                 case Rest(float() as until_s):
@@ -192,10 +192,10 @@ class SinkCommits:
         return AT_ONCE
 
     def _rest(self, now_s: float, *, ending: bool) -> Pause:
-        self.busy = Busy(self._name, "removal of files of failed attempts", 0, 0, now_s)
+        self.busy = Busy(self._name, "removal of files of failed attempts", NO_CHECKPOINT, NO_CHECKPOINT, now_s)
         if self._tidy():
             return AT_ONCE
-        self.busy = Busy(self._name, "listeners of the time", 0, 0, now_s)
+        self.busy = Busy(self._name, "listeners of the time", NO_CHECKPOINT, NO_CHECKPOINT, now_s)
         pause = self._tell_time(now_s)
         return None if ending else pause
 
@@ -278,13 +278,17 @@ class SinkCommits:
         return told
 
     def _again(
-        self, outcome: Callable[[SinkProgress, float], SinkProgress], first: int, last: int, error: Exception
+        self,
+        outcome: Callable[[SinkProgress, float], SinkProgress],
+        first: CheckpointId,
+        last: CheckpointId,
+        error: Exception,
     ) -> None:
         self._change(lambda progress: outcome(progress, self._clock()))
         failures = self._progress.failures
         if failures >= protocol.TRIES:
             raise _failed(self._name, error) from error
-        self._events.retried(Retry(self._name, CheckpointId(first), CheckpointId(last), failures, str(error)))
+        self._events.retried(Retry(self._name, first, last, failures, str(error)))
 
     def _change(self, change: Callable[[SinkProgress], SinkProgress]) -> None:
         """Checkpoints are published meanwhile, so every change is made to the newest progress."""
@@ -377,7 +381,7 @@ class CommitCoordinator:
     def published(self, manifest: Manifest, winners: frozenset[str]) -> None:
         """A manifest is published; `winners` are the attempts whose reports are in it."""
         for name, sink in self._sinks.items():
-            sink.published(CheckpointId(manifest.checkpoint), manifest.sinks[name], winners)
+            sink.published(manifest.checkpoint, manifest.sinks[name], winners)
 
     def discard(self, committables: Mapping[str, tuple[Committable, ...]]) -> None:
         for name, unwanted in committables.items():

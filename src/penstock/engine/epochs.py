@@ -22,7 +22,7 @@ from penstock.graph.stages import Edge, Stage
 from penstock.protocol.advance import Draft, absorb, missing_reports, unbalanced
 from penstock.protocol.commit import with_pending
 from penstock.protocol.eventtime import advance_sources, next_processing_time
-from penstock.protocol.ids import CheckpointId, Generation
+from penstock.protocol.ids import CheckpointId, Generation, next_checkpoint
 from penstock.protocol.manifest import (
     Committable,
     EdgeState,
@@ -87,8 +87,8 @@ class RunningJob:
     """The stage whose subtasks run right now, since when, and how long they may step."""
 
     stage: str
-    checkpoint: int
-    generation: int
+    checkpoint: CheckpointId
+    generation: Generation
     started_s: float
     budget_s: float | None
 
@@ -185,7 +185,7 @@ class EpochRunner:
         clocks = self._source_clocks({}, now)
         edges = with_source_watermarks(self.pipeline, self.manifest.edges, clocks)
         manifest = self.manifest
-        stages = with_rescaled(manifest, self._parallelism(batch), manifest.checkpoint + 1)
+        stages = with_rescaled(manifest, self._parallelism(batch), next_checkpoint(manifest.checkpoint))
         return Draft(edges=edges, state=manifest.state, stages=stages, counters=manifest.counters)
 
     def _source_clocks(self, event_times: Mapping[str, int], now: int) -> dict[str, SourceClock]:
@@ -246,8 +246,8 @@ class EpochRunner:
             )
         return StagePlan(
             stage=stage.name,
-            checkpoint=self.manifest.checkpoint + 1,
-            generation=int(self.generation),
+            checkpoint=next_checkpoint(self.manifest.checkpoint),
+            generation=self.generation,
             parallelism=parallelism[stage.name],
             max_parallelism=self.manifest.max_parallelism,
             budget_s=budget_s,
@@ -297,18 +297,18 @@ class EpochRunner:
                 "; ".join(f"{violation.where}: {violation.what}" for violation in violations),
                 cause="a fault in Penstock or in Spark's delivery of records; nothing of this epoch was published",
                 next_step="start again from the last checkpoint, and report this message with events.jsonl",
-                checkpoint=self.manifest.checkpoint + 1,
+                checkpoint=next_checkpoint(self.manifest.checkpoint),
             )
 
     def _next_manifest(
         self, draft: Draft, batch: OfferedBatch | None, now: int, sinks: Mapping[str, SinkState]
     ) -> Manifest:
-        checkpoint = CheckpointId(self.manifest.checkpoint + 1)
+        checkpoint = next_checkpoint(self.manifest.checkpoint)
         clocks = self._source_clocks(draft.event_times, now)
         sink_watermarks = self._sink_watermarks(draft)
         return msgspec.structs.replace(
             self.manifest,
-            checkpoint=int(checkpoint),
+            checkpoint=checkpoint,
             parent=self.manifest.checkpoint,
             created_at=self.now(),
             parallelism=self._parallelism(batch),
@@ -362,7 +362,7 @@ def with_source_watermarks(
 
 
 def _position(batch: OfferedBatch) -> SourcePosition:
-    return SourcePosition(batch_id=int(batch.batch_id), offsets_digest=batch.offsets_digest, query_id=batch.query_id)
+    return SourcePosition(batch_id=batch.batch_id, offsets_digest=batch.offsets_digest, query_id=batch.query_id)
 
 
 def rows_consumed(reports: Sequence[SubtaskReport]) -> int:

@@ -9,6 +9,7 @@ from typing import Protocol
 from penstock.engine.cluster import OfferedBatch
 from penstock.errors import StageFailed
 from penstock.graph.stages import Stage
+from penstock.protocol.ids import BatchId
 
 
 class SourceContended(Exception):
@@ -47,11 +48,11 @@ class Feed(Protocol):
 
     def stop(self) -> None: ...
 
-    def remembers(self, batch_id: int, offsets_digest: str | None) -> bool:
+    def remembers(self, batch_id: BatchId, offsets_digest: str | None) -> bool:
         """Whether it could go on behind `batch_id`, with which a checkpoint ends."""
         ...
 
-    def rewind(self, batch_id: int | None) -> None:
+    def rewind(self, batch_id: BatchId | None) -> None:
         """Forgets everything after `batch_id`, for a checkpoint that was restored on purpose."""
         ...
 

@@ -25,7 +25,6 @@ from penstock.observe.events import (
     decode_events,
     encode_event,
 )
-from penstock.protocol.ids import BatchId, CheckpointId, SinkName, StageName
 from penstock.protocol.manifest import Manifest
 from penstock.store.base import Store
 
@@ -101,9 +100,9 @@ def epoch_event(result: EpochResult, kind: EpochKind | None = None) -> EpochPubl
     committed = [state.committed for state in manifest.sinks.values() if state.committed is not None]
     return EpochPublished(
         at=utc_now(),
-        checkpoint=CheckpointId(manifest.checkpoint),
+        checkpoint=manifest.checkpoint,
         kind=kind or ("drain" if result.batch is None else "ingest"),
-        batch_id=None if result.batch is None else BatchId(result.batch.batch_id),
+        batch_id=None if result.batch is None else result.batch.batch_id,
         rows_in=sum(part.live_accepted for part in inputs),
         rows_processed=rows_consumed(reports),
         rows_out=sum(sink.rows for report in reports for sink in report.sinks),
@@ -120,19 +119,17 @@ def epoch_event(result: EpochResult, kind: EpochKind | None = None) -> EpochPubl
             state=sum(file.bytes for file in added),
             manifest=result.manifest_bytes,
         ),
-        parallelism={StageName(stage): count for stage, count in manifest.parallelism.items()},
-        committed=CheckpointId(min(committed)) if committed else None,
+        parallelism=dict(manifest.parallelism),
+        committed=min(committed, default=None),
         watermarks={
-            StageName(stage): iso(clock.watermark)
-            for stage, clock in manifest.stages.items()
-            if clock.watermark is not None
+            stage: iso(clock.watermark) for stage, clock in manifest.stages.items() if clock.watermark is not None
         },
         counters=manifest.counters,
     )
 
 
 def savepoint_event(job: SavepointJob) -> SavepointTaken | SavepointFailed:
-    checkpoint = CheckpointId(job.checkpoint)
+    checkpoint = job.checkpoint
     if job.error is not None:
         return SavepointFailed(at=utc_now(), path=job.path, checkpoint=checkpoint, error=job.error.to_report())
     assert job.savepoint is not None
@@ -151,7 +148,7 @@ def commit_event(commit: Commit) -> Committed:
     landed = commit.landed
     return Committed(
         at=utc_now(),
-        sink=SinkName(commit.sink),
+        sink=commit.sink,
         first=landed.first,
         last=landed.last,
         snapshot=landed.receipt.snapshot,
@@ -166,10 +163,10 @@ def commit_event(commit: Commit) -> Committed:
 def slow_event(busy: Busy, waited_s: float) -> CommitSlow:
     return CommitSlow(
         at=utc_now(),
-        sink=SinkName(busy.sink),
+        sink=busy.sink,
         what=busy.what,
-        first=CheckpointId(busy.first),
-        last=CheckpointId(busy.last),
+        first=busy.first,
+        last=busy.last,
         waited_s=waited_s,
     )
 
@@ -177,7 +174,7 @@ def slow_event(busy: Busy, waited_s: float) -> CommitSlow:
 def retry_event(retry: Retry) -> CommitRetried:
     return CommitRetried(
         at=utc_now(),
-        sink=SinkName(retry.sink),
+        sink=retry.sink,
         first=retry.first,
         last=retry.last,
         attempt=retry.attempt,

@@ -29,6 +29,7 @@ from penstock.errors import (
 )
 from penstock.protocol import outage as outages
 from penstock.protocol.epoch import Drain, Facts, Ingest, Stop, Stopping, Wait, decide
+from penstock.protocol.ids import CheckpointId, next_checkpoint
 from penstock.protocol.outage import Outage
 from penstock.protocol.recover import RefuseBatch, SkipBatch, TakeBatch, judge_batch
 
@@ -54,7 +55,7 @@ class LoopEvents:
     """What the loop tells about itself."""
 
     published: Callable[[EpochResult], None]
-    failed: Callable[[int, Exception, int], None]
+    failed: Callable[[CheckpointId, Exception, int], None]
     storage_failed: Callable[[str, StorageFailed, int], None]
     waiting: Callable[[str], None]
 
@@ -301,7 +302,7 @@ class EpochLoop:
             except (JobFailed, StorageFailed) as failure:
                 hung = self._watch.verdict()
                 error = hung or failure
-                self._events.failed(self._runner.manifest.checkpoint + 1, error, attempt)
+                self._events.failed(next_checkpoint(self._runner.manifest.checkpoint), error, attempt)
                 stopping = self._stopping is Stopping.NOW
                 if stopping and hung is None and isinstance(failure, JobCancelled):
                     return None

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from penstock.errors import ConfigError
+from penstock.protocol.ids import CheckpointId
 from penstock.protocol.keygroups import DEFAULT_MAX_PARALLELISM, MAX_PARALLELISM_LIMIT
 from penstock.units import bad_value, parse_bytes, parse_duration
 
@@ -42,7 +43,7 @@ class Config:
     """Seconds for which the driver tries again when the checkpoint's storage fails."""
     trigger: Trigger = None
     """Seconds between micro-batches; None: as fast as possible."""
-    restore: int | str | None = None
+    restore: CheckpointId | str | None = None
     """A checkpoint id, or where a savepoint or a copy lies; None: the newest checkpoint if there is one."""
     drop_in_flight: Literal["all"] | tuple[str, ...] = ()
     """Edges or operators whose in-flight records are thrown away; only together with `restore`."""
@@ -163,14 +164,13 @@ def _text(option: str, value: object) -> str:
     return str(os.fspath(value))
 
 
-def _restore(option: str, value: object) -> int | str | None:
+def _restore(option: str, value: object) -> CheckpointId | str | None:
     if value is None:
         return None
     if isinstance(value, str | os.PathLike):
         text = _text(option, value)
-        return int(text) if text.isdecimal() else text
-    checkpoint: int = _whole(0)(option, value)
-    return checkpoint
+        return CheckpointId(int(text)) if text.isdecimal() else text
+    return CheckpointId(_whole(0)(option, value))
 
 
 def _names(option: str, value: object) -> Literal["all"] | tuple[str, ...]:

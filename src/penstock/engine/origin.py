@@ -30,7 +30,7 @@ class Restored(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     origin: str
     identity: str
-    checkpoint: int
+    checkpoint: CheckpointId
 
     @property
     def place(self) -> str:

@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable
 
 from penstock.engine.checkpoints import Checkpoints
-from penstock.protocol.ids import CheckpointId
 from penstock.protocol.manifest import Manifest
 
 
@@ -34,11 +33,11 @@ class Pins:
         while True:
             manifest = newest()
             release = self._hold(manifest.files())
-            if self._checkpoints.holds(CheckpointId(manifest.checkpoint)):
+            if self._checkpoints.holds(manifest.checkpoint):
                 return manifest, release
             release()
             if newest() is manifest:
-                self._checkpoints.restorable(CheckpointId(manifest.checkpoint))
+                self._checkpoints.restorable(manifest.checkpoint)
 
     def _hold(self, files: frozenset[str]) -> Callable[[], None]:
         with self._lock:

@@ -36,7 +36,7 @@ from penstock.observe.events import (
     StopReason,
     StorageRetried,
 )
-from penstock.protocol.ids import CheckpointId, StageName
+from penstock.protocol.ids import CheckpointId, Generation
 from penstock.protocol.manifest import Manifest
 from penstock.store.base import Store
 
@@ -91,8 +91,8 @@ class Query:
         return not self._ended.is_set()
 
     @property
-    def generation(self) -> int:
-        return int(self._runner.generation)
+    def generation(self) -> Generation:
+        return self._runner.generation
 
     @property
     def waiting_for(self) -> str | None:
@@ -136,7 +136,7 @@ class Query:
         for stage, count in wanted.items():
             old = self._runner.parallelism[stage]
             if old != count:
-                self._history.record(Rescaled(at=utc_now(), stage=StageName(stage), old=old, new=count))
+                self._history.record(Rescaled(at=utc_now(), stage=stage, old=old, new=count))
         self._loop.request_rescale(wanted)
 
     @overload
@@ -230,7 +230,7 @@ class Query:
             spawn=spawn,
         )
         self._loop = EpochLoop(self._runner, coordinator, self._config, events, self._watch, spawn)
-        collector.start(CheckpointId(self._runner.manifest.checkpoint))
+        collector.start(self._runner.manifest.checkpoint)
         collector.published(self._runner.manifest)
         coordinator.start()
         upkeep.start()
@@ -318,12 +318,12 @@ class Query:
 
     def _on_published(self, result: EpochResult) -> None:
         said, changes = ({}, []) if self._autoscaler is None else self._autoscaler.observe(result)
-        scaling = {StageName(stage): why for stage, why in said.items()}
+        scaling = dict(said)
         self._history.record(msgspec.structs.replace(epoch_event(result), scaling=scaling))
         self._collector.published(result.manifest)
         for change in changes:
             self._history.record(
-                Rescaled(at=utc_now(), stage=StageName(change.stage), old=change.old, new=change.new, reason=change.why)
+                Rescaled(at=utc_now(), stage=change.stage, old=change.old, new=change.new, reason=change.why)
             )
         if changes:
             self._loop.request_rescale({change.stage: change.new for change in changes})
@@ -331,12 +331,10 @@ class Query:
     def _on_savepoint(self, job: SavepointJob) -> None:
         self._history.record(savepoint_event(job))
 
-    def _on_failed(self, checkpoint: int, error: Exception, attempt: int) -> None:
+    def _on_failed(self, checkpoint: CheckpointId, error: Exception, attempt: int) -> None:
         code = error.code if isinstance(error, PenstockError) else StageFailed.code
         self._history.record(
-            EpochFailed(
-                at=utc_now(), checkpoint=CheckpointId(checkpoint), attempt=attempt, code=code, message=str(error)
-            )
+            EpochFailed(at=utc_now(), checkpoint=checkpoint, attempt=attempt, code=code, message=str(error))
         )
 
     def _on_storage_failed(self, what: str, error: StorageFailed, failures: int) -> None:

@@ -18,6 +18,7 @@ from penstock.engine.checkpoints import Checkpoints
 from penstock.engine.pins import Pins
 from penstock.engine.transfer import Transfer
 from penstock.errors import PenstockError
+from penstock.protocol.ids import CheckpointId
 from penstock.protocol.manifest import Manifest
 from penstock.store.base import Store
 from penstock.store.staging import Staging, require_empty, stage
@@ -28,7 +29,7 @@ class Savepoint:
     """A finished savepoint: `checkpoint` is the one it holds, `bytes` what its files have."""
 
     path: str
-    checkpoint: int
+    checkpoint: CheckpointId
     rows_in_flight: int
     files: int
     bytes: int
@@ -65,7 +66,7 @@ class SavepointJob:
         return self._ended.is_set()
 
     @property
-    def checkpoint(self) -> int:
+    def checkpoint(self) -> CheckpointId:
         return self.manifest.checkpoint
 
     def result(self, timeout: float | None = None) -> Savepoint:

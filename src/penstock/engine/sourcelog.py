@@ -6,6 +6,7 @@ Spark owns the folder. Its files are written once, under temporary names, then r
 from __future__ import annotations
 
 from penstock.errors import CorruptFile, MissingFile
+from penstock.protocol.ids import BatchId
 from penstock.store.base import AlreadyExists, Entry, Store
 
 SOURCE_FOLDER = "source"
@@ -16,18 +17,18 @@ _TRIES = 5
 """Spark removes a few old entries at a time; a second look is nearly always enough."""
 
 
-def beyond(path: str, batch_id: int | None) -> bool:
+def beyond(path: str, batch_id: BatchId | None) -> bool:
     """Whether a file is an entry of the offset or commit log for a micro-batch after `batch_id`."""
     number = _number(path) if path.startswith(_LOGS) else None
     return number is not None and number > (-1 if batch_id is None else batch_id)
 
 
-def rewind_source(store: Store, batch_id: int | None) -> None:
+def rewind_source(store: Store, batch_id: BatchId | None) -> None:
     """Forgets everything after `batch_id`: Spark plans the next micro-batch from the newest entries that it finds."""
     store.delete([entry.path for entry in store.list(SOURCE_FOLDER) if beyond(entry.path, batch_id)])
 
 
-def bring_source(origin: Store, target: Store, batch_id: int | None) -> int:
+def bring_source(origin: Store, target: Store, batch_id: BatchId | None) -> int:
     """Copies the folder as it was after `batch_id`; returns its bytes. A running query may write to it meanwhile.
 
     Copies, never links: the files are not ours, and what Spark does to them is its own affair.
@@ -41,7 +42,7 @@ def bring_source(origin: Store, target: Store, batch_id: int | None) -> int:
     raise AssertionError("the last try returns or raises")
 
 
-def _entries(origin: Store, batch_id: int | None) -> list[Entry]:
+def _entries(origin: Store, batch_id: BatchId | None) -> list[Entry]:
     found = origin.list(SOURCE_FOLDER)
     return [entry for entry in found if not beyond(entry.path, batch_id) and not _temporary(entry.path)]
 

@@ -44,7 +44,7 @@ from penstock.errors import (
 from penstock.graph.pipeline import Pipeline
 from penstock.observe.events import Event, InFlightDropped, QueryStarted
 from penstock.protocol.commit import marked
-from penstock.protocol.ids import CheckpointId, EdgeName, Generation, StageName
+from penstock.protocol.ids import CheckpointId, Generation
 from penstock.protocol.manifest import Manifest, PipelineShape, SinkState
 from penstock.protocol.recover import takeover
 from penstock.protocol.scale import first_parallelism
@@ -152,7 +152,7 @@ def _own(
         if config.restore is None and checkpoints.ids() != seen:
             return None  # the older driver still runs: it published and committed meanwhile
         if isinstance(config.restore, int):
-            checkpoints.restorable(CheckpointId(config.restore))  # it may have retired that checkpoint meanwhile
+            checkpoints.restorable(config.restore)  # it may have retired that checkpoint meanwhile
         raise
     if isinstance(config.restore, int):
         _require_remembered(base.manifest, feed)
@@ -195,8 +195,8 @@ def _first_events(name: str, owned: _Owned) -> Iterator[Event]:
         at=utc_now(),
         name=name,
         generation=owned.generation,
-        restored=CheckpointId(manifest.parent) if manifest.parent is not None else None,
-        parallelism={StageName(stage): count for stage, count in manifest.parallelism.items()},
+        restored=manifest.parent,
+        parallelism=dict(manifest.parallelism),
         max_parallelism=manifest.max_parallelism,
         version=VERSION,
         origin=None if origin is None else origin.checkpoints.store.url,
@@ -204,8 +204,8 @@ def _first_events(name: str, owned: _Owned) -> Iterator[Event]:
     for dropped in owned.base.dropped:
         yield InFlightDropped(
             at=utc_now(),
-            edge=EdgeName(dropped.edge),
-            checkpoint=CheckpointId(owned.base.manifest.checkpoint),
+            edge=dropped.edge,
+            checkpoint=owned.base.manifest.checkpoint,
             rows=dropped.rows,
             bytes=dropped.bytes,
         )
@@ -235,7 +235,7 @@ def _committers(
 
 def _taken_over(pipeline: Pipeline, manifest: Manifest) -> dict[str, Sink]:
     """The sinks as this driver's writers get them: they must know what was written before."""
-    checkpoint = CheckpointId(manifest.checkpoint)
+    checkpoint = manifest.checkpoint
     return {
         binding.name: binding.sink.taken_over(
             checkpoint, [made for commit in manifest.sinks[binding.name].pending for made in commit.committables]
@@ -328,7 +328,7 @@ def _newest_to_follow(
 
 
 def _id_of(checkpoint: Manifest | CheckpointId) -> CheckpointId:
-    return CheckpointId(checkpoint.checkpoint) if isinstance(checkpoint, Manifest) else checkpoint
+    return checkpoint.checkpoint if isinstance(checkpoint, Manifest) else checkpoint
 
 
 def _upkeep(
@@ -391,7 +391,7 @@ def _coordinator(
                 checkpoints.store,
                 name,
                 generation=generation,
-                taken_over=CheckpointId(manifest.checkpoint),
+                taken_over=manifest.checkpoint,
                 owners=owners,
             ),
         )

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from penstock.engine.background import AT_ONCE, Background, Pause, Spawn, StepThread
 from penstock.engine.history import utc_now
 from penstock.observe.events import Event, TableKept, UpkeepFailed
-from penstock.protocol.ids import SinkName
 from penstock.sinks.upkeep import Keeper, UpkeepReport
 
 _log = logging.getLogger("penstock")
@@ -70,7 +69,7 @@ class TableUpkeep:
         self._failures += 1
         message = "\n".join(failures)
         _log.warning("upkeep of sink %s failed, the query goes on: %s", self._sink, message)
-        self._record(UpkeepFailed(at=utc_now(), sink=SinkName(self._sink), attempt=self._failures, message=message))
+        self._record(UpkeepFailed(at=utc_now(), sink=self._sink, attempt=self._failures, message=message))
         return min(PAUSE_S_MAX, max(1.0, self._keeper.every_s) * 2 ** min(self._failures, 12))
 
     def _die(self, error: BaseException) -> None:
@@ -84,7 +83,7 @@ class TableUpkeep:
         self._record(
             TableKept(
                 at=utc_now(),
-                sink=SinkName(self._sink),
+                sink=self._sink,
                 manifests_merged=report.manifests_merged,
                 files_compacted=report.files_compacted,
                 files_written=report.files_written,

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import pyarrow as pa
 
 from penstock.inflight.segment import Apart, ExchangeWriter
+from penstock.protocol.ids import CheckpointId
 from penstock.protocol.manifest import Segment
 
 
@@ -18,12 +19,12 @@ class ArrivalWriters:
     """A writer for each arrival, opened when there are such rows. Without an `epoch` arrivals do not matter, and there
     is one for all rows."""
 
-    def __init__(self, open_writer: Callable[[Apart], ExchangeWriter], epoch: int | None) -> None:
+    def __init__(self, open_writer: Callable[[Apart], ExchangeWriter], epoch: CheckpointId | None) -> None:
         self._open_writer, self._epoch = open_writer, epoch
         self._numbers = itertools.count()
         self._writers: dict[int | None, ExchangeWriter] = {}
 
-    def write(self, batch: pa.RecordBatch, arrival: int | None) -> None:
+    def write(self, batch: pa.RecordBatch, arrival: CheckpointId | None) -> None:
         """Adds rows; `batch` has the edge's schema, hidden column included. No arrival: they arrive now."""
         if self._epoch is None or arrival == self._epoch:
             arrival = None

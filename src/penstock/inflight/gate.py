@@ -16,6 +16,7 @@ import pyarrow as pa
 from penstock.inflight.live import LiveRows
 from penstock.inflight.reader import Mark, PrefetchingReader
 from penstock.inflight.watermarks import ChannelWatermarks
+from penstock.protocol.ids import CheckpointId
 from penstock.protocol.keygroups import KeyGroupRange
 from penstock.protocol.report import InputReport
 from penstock.records import NO_WATERMARK, Records, Time
@@ -27,7 +28,7 @@ class TakenSlice:
 
     batch: pa.RecordBatch
     mark: Mark | None
-    arrival: int | None = None
+    arrival: CheckpointId | None = None
 
 
 class Channel:
@@ -45,7 +46,7 @@ class Channel:
         rows_max: int | None = None,
     ) -> None:
         self.edge = edge
-        self.arrival: int | None = None
+        self.arrival: CheckpointId | None = None
         """Of the rows that were taken last; None for live rows: they arrive now."""
         self._broadcast = broadcast
         self.watermarks = watermarks
@@ -152,7 +153,7 @@ class Taken:
 
     port: int
     batch: pa.RecordBatch
-    arrival: int | None = None
+    arrival: CheckpointId | None = None
 
 
 class Gate:

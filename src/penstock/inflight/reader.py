@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from penstock.inflight.prefetch import ReadAhead
 from penstock.inflight.scan import Chunk, Opened, ScanPosition, SpanCursor, SpanScan
+from penstock.protocol.ids import CheckpointId
 from penstock.protocol.reads import ReadSpan, SpanProgress
 from penstock.store.base import Store
 from penstock.store.readbuffer import ReadBuffer
@@ -116,7 +117,7 @@ class PrefetchingReader:
         self._cursors[-1].advance(rows)
 
     @property
-    def arrival(self) -> int:
+    def arrival(self) -> CheckpointId:
         """Of the rows that `peek` returned."""
         assert self._cursors, "nothing in hand"
         return self._cursors[-1].arrival

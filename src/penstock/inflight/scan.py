@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.inflight.segment import HASH_COLUMN, hashes_of
+from penstock.protocol.ids import CheckpointId
 from penstock.protocol.keygroups import groups_of
 from penstock.protocol.reads import ReadSpan, SpanProgress
 from penstock.store.arrowfile import ArrowFile
@@ -193,7 +194,7 @@ class SpanCursor:
             self.drop()
 
     @property
-    def arrival(self) -> int:
+    def arrival(self) -> CheckpointId:
         return self._opened.span.arrival
 
     @property

@@ -19,6 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.errors import ConservationError, StorageFailed
+from penstock.protocol.ids import CheckpointId
 from penstock.protocol.keygroups import KeyGroupRange, groups_of, range_of
 from penstock.protocol.manifest import Segment, Span
 from penstock.store.arrowfile import ArrowFileWriter, Compression, FileInfo
@@ -57,7 +58,7 @@ def hashes_of(batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
 class Apart(NamedTuple):
     """What writers of one edge have that tell rows apart by arrival: see `Segment.arrival`."""
 
-    arrival: int | None
+    arrival: CheckpointId | None
     """None: the rows arrive in the epoch in which they are written."""
     numbers: Iterator[int]
     """Of files; the writers share them."""
@@ -67,7 +68,7 @@ class Apart(NamedTuple):
 class SegmentOrigin:
     """Who writes, and when: it becomes part of each segment."""
 
-    epoch: int
+    epoch: CheckpointId
     producer: int
     watermark: int | None
     max_parallelism: int
@@ -174,7 +175,7 @@ class SegmentWriter:
         schema: pa.Schema,
         *,
         groups: KeyGroupRange,
-        epoch: int,
+        epoch: CheckpointId,
         producer: int,
         watermark: int | None,
         max_parallelism: int,
@@ -229,7 +230,7 @@ class ExchangeWriter:
         schema: pa.Schema,
         *,
         consumer_parallelism: int,
-        epoch: int,
+        epoch: CheckpointId,
         producer: int,
         watermark: int | None,
         max_parallelism: int,

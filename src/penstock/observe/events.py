@@ -10,7 +10,7 @@ from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 
-from penstock.protocol.ids import BatchId, CheckpointId, EdgeName, Generation, SinkName, StageName
+from penstock.protocol.ids import BatchId, CheckpointId, Generation
 from penstock.protocol.report import ErrorReport
 from penstock.text import redacted
 
@@ -54,7 +54,7 @@ class QueryStarted(_Event, frozen=True, kw_only=True):
     name: str
     generation: Run
     restored: Checkpoint | None
-    parallelism: dict[StageName, Count]
+    parallelism: dict[str, Count]
     max_parallelism: Count
     version: str
     origin: str | None = None
@@ -79,14 +79,14 @@ class EpochPublished(_Event, frozen=True, kw_only=True):
     barrier_delay_s: Seconds
     """How long after the barrier the last subtask stopped; 0 if none had to be stopped."""
     bytes_written: BytesWritten
-    parallelism: dict[StageName, Count]
+    parallelism: dict[str, Count]
     committed: Checkpoint | None
     """Up to here every sink was known to be committed when this checkpoint was published."""
-    watermarks: dict[StageName, str] = {}
+    watermarks: dict[str, str] = {}
     """Up to where the results of each stage with event time are complete, as ISO 8601."""
     counters: dict[str, Moment] = {}
     """What operators counted since the checkpoint began, as ``operator.name``."""
-    scaling: dict[StageName, str] = {}
+    scaling: dict[str, str] = {}
     """What autoscaling makes of this epoch, for stages of which it has something to say."""
 
 
@@ -106,7 +106,7 @@ class Committed(_Event, frozen=True, kw_only=True):
     is not known then. The same commit may be told twice, before and after a crash.
     """
 
-    sink: SinkName
+    sink: str
     first: Checkpoint
     last: Checkpoint
     snapshot: Moment | None
@@ -120,7 +120,7 @@ class Committed(_Event, frozen=True, kw_only=True):
 class CommitRetried(_Event, frozen=True, kw_only=True):
     """A commit's outcome is unknown, or a listener failed; the table will be asked, or the listener told, again."""
 
-    sink: SinkName
+    sink: str
     first: Checkpoint
     last: Checkpoint
     attempt: Count
@@ -130,7 +130,7 @@ class CommitRetried(_Event, frozen=True, kw_only=True):
 class CommitSlow(_Event, frozen=True, kw_only=True):
     """A commit, or what belongs to it, has not returned within `commit_timeout`. It still runs; epochs go on."""
 
-    sink: SinkName
+    sink: str
     what: str
     first: Checkpoint
     last: Checkpoint
@@ -148,7 +148,7 @@ class StorageRetried(_Event, frozen=True, kw_only=True):
 class Rescaled(_Event, frozen=True, kw_only=True):
     """A stage runs with another number of subtasks from the next epoch on."""
 
-    stage: StageName
+    stage: str
     old: Count
     new: Count
     reason: str | None = None
@@ -158,7 +158,7 @@ class Rescaled(_Event, frozen=True, kw_only=True):
 class InFlightDropped(_Event, frozen=True, kw_only=True):
     """Records in flight were thrown away because the user asked for it at the start."""
 
-    edge: EdgeName
+    edge: str
     checkpoint: Checkpoint
     """The restored checkpoint in which they were in flight."""
     rows: Count
@@ -187,7 +187,7 @@ class SavepointFailed(_Event, frozen=True, kw_only=True):
 class TableKept(_Event, frozen=True, kw_only=True):
     """Upkeep changed a table, or has something to say about it. Rows are the same as before."""
 
-    sink: SinkName
+    sink: str
     manifests_merged: Count
     files_compacted: Count
     files_written: Count
@@ -203,7 +203,7 @@ class TableKept(_Event, frozen=True, kw_only=True):
 class UpkeepFailed(_Event, frozen=True, kw_only=True):
     """Upkeep of a table failed and will be tried again; the query goes on."""
 
-    sink: SinkName
+    sink: str
     attempt: Count
     message: str
 

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.protocol.ids import NO_CHECKPOINT, CheckpointId
 from penstock.protocol.keygroups import KeyGroupRange
 from penstock.records import MAIN_STATE, Due, Emitted, Records, StateSchema, Time
 
@@ -31,7 +32,7 @@ class OperatorContext:
     subtask: int = 0
     groups: KeyGroupRange = KeyGroupRange(0, 1)  # noqa: RUF009 - immutable
     max_parallelism: int = 1
-    checkpoint: int = 0
+    checkpoint: CheckpointId = NO_CHECKPOINT
     """The one this epoch will become."""
     now: int = 0
     """Processing time of the epoch, as in `Time`."""

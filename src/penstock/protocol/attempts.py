@@ -20,7 +20,7 @@ lists late must never make a winner look like a loser."""
 _NAME = re.compile(r"/(?P<checkpoint>[0-9]{10})-g(?P<generation>[0-9]{1,10})-s[0-9]+-a(?P<attempt>[^/]+)\.txt$")
 
 
-def attempt_path(sink: str, *, checkpoint: int, generation: int, subtask: int, attempt: str) -> str:
+def attempt_path(sink: str, *, checkpoint: CheckpointId, generation: Generation, subtask: int, attempt: str) -> str:
     """Where one attempt announces its files for one sink."""
     return f"{FOLDER}/{sink}/{checkpoint:010d}-g{generation}-s{subtask}-a{attempt}.txt"
 

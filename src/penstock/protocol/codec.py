@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import msgspec
 import xxhash
 
-from penstock.protocol.manifest import FORMAT_VERSION, Manifest, Number
+from penstock.protocol.manifest import FORMAT_VERSION, Manifest, Version
 from penstock.protocol.trust import why_not
 
 # Texts that are not UTF-8 and structures that are nested without end are no mistakes of the decoder's grammar.
@@ -16,7 +16,7 @@ _manifest_decoder = msgspec.json.Decoder(Manifest)
 
 
 class _Version(msgspec.Struct):
-    format: Number
+    format: Version
 
 
 class _Seal(msgspec.Struct, forbid_unknown_fields=True):

@@ -68,11 +68,11 @@ class Landed:
 
     @property
     def first(self) -> CheckpointId:
-        return CheckpointId(self.pending[0].checkpoint)
+        return self.pending[0].checkpoint
 
     @property
     def last(self) -> CheckpointId:
-        return CheckpointId(self.pending[-1].checkpoint)
+        return self.pending[-1].checkpoint
 
     @property
     def rows(self) -> int:
@@ -135,8 +135,8 @@ class TableBehind:
 class TableAhead:
     """The table holds a commit of ours that the checkpoint knows nothing of: an older or copied checkpoint."""
 
-    found: int
-    newest_known: int | None
+    found: CheckpointId
+    newest_known: CheckpointId | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +164,7 @@ def reconcile(sink: SinkState, table: TableHistory, *, restored: bool = False) -
     newer = [receipt for receipt in table.commits if sink.committed is None or receipt.checkpoint > sink.committed]
     for receipt in newer:
         if receipt.checkpoint not in known:
-            return TableAhead(int(receipt.checkpoint), max((k for k in known if k is not None), default=None))
+            return TableAhead(receipt.checkpoint, max((k for k in known if k is not None), default=None))
     landed, rest = [], sink.pending
     for receipt in newer:
         mine = tuple(pending for pending in rest if pending.checkpoint <= receipt.checkpoint)
@@ -191,7 +191,7 @@ def _lost(sink: SinkState, table: TableHistory, found: int | None) -> bool:
 def proven(sink: SinkState, table: TableHistory) -> Agreed:
     """Everything pending is in the table, though no snapshot tells: its newest one lists files of the last of it."""
     assert sink.pending
-    checkpoint = CheckpointId(sink.pending[-1].checkpoint)
+    checkpoint = sink.pending[-1].checkpoint
     rows, files = sum(pending.rows for pending in sink.pending), len(committables_of(sink.pending))
     landed = Landed(sink.pending, CommitReceipt(checkpoint, None, rows, files), found=True, floor=table.latest)
     return Agreed((landed,), None, table.gone)
@@ -252,7 +252,7 @@ def acknowledged(sink: SinkState, receipt: CommitReceipt, listeners: Mapping[str
     floor = sink.floor if receipt.snapshot is None else msgspec.UNSET
     return msgspec.structs.replace(
         sink,
-        committed=int(receipt.checkpoint),
+        committed=receipt.checkpoint,
         snapshot=receipt.snapshot if receipt.snapshot is not None else sink.snapshot,
         floor=floor,
         pending=tuple(pending for pending in sink.pending if pending.checkpoint > receipt.checkpoint),
@@ -341,7 +341,7 @@ def next_commit(sink: SinkState, generation: Generation) -> CommitBatch | None:
     """Everything that waits, in order and without gaps; None when nothing does."""
     if not sink.pending:
         return None
-    return CommitBatch(CommitPermit(generation, CheckpointId(sink.pending[-1].checkpoint)), sink.pending)
+    return CommitBatch(CommitPermit(generation, sink.pending[-1].checkpoint), sink.pending)
 
 
 def next_action(progress: SinkProgress, generation: Generation, now_s: float) -> Action:

@@ -15,7 +15,14 @@ _NAME = re.compile(r"/(?P<checkpoint>[0-9]{10})-g(?P<generation>[0-9]{1,10})-")
 
 
 def file_path(
-    folder: str, owner: str, *, checkpoint: int, generation: int, subtask: int, attempt: str, sequence: int
+    folder: str,
+    owner: str,
+    *,
+    checkpoint: CheckpointId,
+    generation: Generation,
+    subtask: int,
+    attempt: str,
+    sequence: int,
 ) -> str:
     """A name that no other attempt can choose: generation and Spark's task attempt id make it unique."""
     return f"{folder}/{owner}/{checkpoint:010d}-g{generation}-s{subtask}-a{attempt}-{sequence}.arrow"

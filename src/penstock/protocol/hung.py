@@ -10,6 +10,8 @@ import re
 
 import msgspec
 
+from penstock.protocol.ids import CheckpointId, Generation
+
 FOLDER = "hung"
 SAMPLE_BYTES_MAX = 1 << 20
 _NAME = re.compile(rf"{FOLDER}/(?P<checkpoint>\d{{10}})-g(?P<generation>\d+)-s\d+-a[^/]+-(?P<sign>\w+)\.json")
@@ -33,18 +35,18 @@ class Stuck(msgspec.Struct, frozen=True, kw_only=True):
     stack: list[str] = []
 
 
-def sign_path(*, checkpoint: int, generation: int, subtask: int, attempt: str, sign: str) -> str:
+def sign_path(*, checkpoint: CheckpointId, generation: Generation, subtask: int, attempt: str, sign: str) -> str:
     """Where an attempt leaves a sign: ``stuck``, or the number of times that it was found to be slow but alive."""
     return f"{FOLDER}/{checkpoint:010d}-g{generation}-s{subtask}-a{attempt}-{sign}.json"
 
 
-def belongs_to(path: str, checkpoint: int, generation: int) -> bool:
+def belongs_to(path: str, checkpoint: CheckpointId, generation: Generation) -> bool:
     """Whether a sign is of an attempt at this checkpoint by this driver."""
     match = _NAME.fullmatch(path)
     return match is not None and (int(match["checkpoint"]), int(match["generation"])) == (checkpoint, generation)
 
 
-def is_over(path: str, checkpoint: int, generation: int) -> bool:
+def is_over(path: str, checkpoint: CheckpointId, generation: Generation) -> bool:
     """Whether nobody waits for a sign any more: of an older driver, or of a checkpoint that is published."""
     match = _NAME.fullmatch(path)
     if match is None:

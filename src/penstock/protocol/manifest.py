@@ -9,6 +9,7 @@ from typing import Annotated
 
 import msgspec
 
+from penstock.protocol.ids import BatchId, CheckpointId, Generation
 from penstock.protocol.keygroups import MAX_PARALLELISM_LIMIT, KeyGroupRange
 
 FORMAT_VERSION = 1
@@ -16,8 +17,12 @@ FORMAT_VERSION = 1
 # What a decoder accepts: a manifest may come from anybody, and code behind it counts and allocates by these numbers.
 Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
 Moment = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
-Number = Annotated[int, msgspec.Meta(ge=0, le=9_999_999_999)]
-"""Of a checkpoint or a generation: file names have ten digits for it."""
+_NUMBER = msgspec.Meta(ge=0, le=9_999_999_999)
+"""File names have ten digits for it."""
+Version = Annotated[int, _NUMBER]
+Checkpoint = Annotated[CheckpointId, _NUMBER]
+Run = Annotated[Generation, _NUMBER]
+Batch = Annotated[BatchId, msgspec.Meta(ge=0, lt=1 << 53)]
 Subtasks = Annotated[int, msgspec.Meta(ge=1, le=MAX_PARALLELISM_LIMIT)]
 
 Payload = bytes
@@ -44,7 +49,7 @@ class Segment(_Value, frozen=True, kw_only=True):
     """An immutable file of in-flight records of one edge, with how far each range of key groups was read."""
 
     path: str
-    epoch: Number
+    epoch: Checkpoint
     producer: Count
     sequence: Count
     rows: Count
@@ -53,11 +58,11 @@ class Segment(_Value, frozen=True, kw_only=True):
     watermark: Moment | None = None
     """In effect when these rows arrived, so before their own event times count."""
     spans: tuple[Span, ...]
-    arrival: Number | msgspec.UnsetType = msgspec.UNSET
+    arrival: Checkpoint | msgspec.UnsetType = msgspec.UNSET
     """The epoch whose micro-batch these rows came with, where it is not `epoch`: see `arrived`."""
 
     @property
-    def arrived(self) -> int:
+    def arrived(self) -> CheckpointId:
         """The epoch in which the source delivered these rows, or in which an operator that acts on time made them."""
         return self.epoch if isinstance(self.arrival, msgspec.UnsetType) else self.arrival
 
@@ -121,7 +126,7 @@ class PendingCommit(_Value, frozen=True, kw_only=True):
     `watermark`: the minimum over the sink's active writers, in milliseconds, frozen when it was published.
     """
 
-    checkpoint: Number
+    checkpoint: Checkpoint
     committables: tuple[Committable, ...]
     watermark: Moment | None = None
 
@@ -144,7 +149,7 @@ class SinkState(_Value, frozen=True, kw_only=True):
     `listeners` are the states that commit listeners had when `committed` was their last news.
     """
 
-    committed: Number | None = None
+    committed: Checkpoint | None = None
     snapshot: Count | None = None
     watermark: Moment | None = None
     pending: tuple[PendingCommit, ...] = ()
@@ -159,7 +164,7 @@ class SinkState(_Value, frozen=True, kw_only=True):
 class SourcePosition(_Value, frozen=True, kw_only=True):
     """The last micro-batch ingested, and enough to notice a source checkpoint that does not fit."""
 
-    batch_id: Count | None = None
+    batch_id: Batch | None = None
     offsets_digest: str | None = None
     query_id: str | None = None
     rewind: bool = False
@@ -187,7 +192,7 @@ class StageClock(_Value, frozen=True, kw_only=True):
 
     watermark: Moment | None = None
     timers: dict[str, tuple[Timer, ...]] = {}
-    rescaled: Number | msgspec.UnsetType = msgspec.UNSET
+    rescaled: Checkpoint | msgspec.UnsetType = msgspec.UNSET
     """The last checkpoint at which its parallelism changed while rows were in flight: see `protocol.order`."""
 
 
@@ -225,12 +230,12 @@ class PipelineShape(_Value, frozen=True, kw_only=True):
 class Manifest(_Value, frozen=True, kw_only=True):
     """One checkpoint."""
 
-    format: Number
+    format: Version
     library: str
     identity: str
-    checkpoint: Number
-    parent: Number | None
-    generation: Number
+    checkpoint: Checkpoint
+    parent: Checkpoint | None
+    generation: Run
     created_at: str
     max_parallelism: Subtasks
     parallelism: dict[str, Subtasks]

@@ -19,16 +19,17 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from penstock.protocol.ids import CheckpointId
 from penstock.protocol.manifest import EdgeState, Manifest, StageClock
 
 
-def held_after(edges: Mapping[str, EdgeState], upstream: Iterable[str]) -> int | None:
+def held_after(edges: Mapping[str, EdgeState], upstream: Iterable[str]) -> CheckpointId | None:
     """The earliest arrival of rows in flight on the edges `upstream`: a consumer behind them holds whatever arrived
     later. None: nothing is on its way."""
     return min((segment.arrived for name in upstream for segment in edges[name].segments), default=None)
 
 
-def held_before(edges: Mapping[str, EdgeState], lanes: Iterable[str], clock: StageClock) -> int | None:
+def held_before(edges: Mapping[str, EdgeState], lanes: Iterable[str], clock: StageClock) -> CheckpointId | None:
     """A stage holds rows that arrived before this, as `lanes`, the edges behind it, have rows of its old lanes. None:
     they have none."""
     rescaled = clock.rescaled
@@ -38,7 +39,7 @@ def held_before(edges: Mapping[str, EdgeState], lanes: Iterable[str], clock: Sta
     return rescaled if older else None
 
 
-def with_rescaled(base: Manifest, parallelism: Mapping[str, int], checkpoint: int) -> dict[str, StageClock]:
+def with_rescaled(base: Manifest, parallelism: Mapping[str, int], checkpoint: CheckpointId) -> dict[str, StageClock]:
     """The clocks of `base`, with the stages noted whose parallelism is another one from `checkpoint` on."""
     clocks = dict(base.stages)
     if base.rows_in_flight:

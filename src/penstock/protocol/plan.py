@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import msgspec
 
 from penstock.protocol.eventtime import is_due, lowest
+from penstock.protocol.ids import CheckpointId, Generation
 from penstock.protocol.keygroups import KeyGroupRange, range_of
 from penstock.protocol.manifest import EdgeState, Segment, StateFile, Timer
 from penstock.protocol.reads import ReadSpan
@@ -59,8 +60,8 @@ class StagePlan(msgspec.Struct, frozen=True, kw_only=True):
     """One stage in one epoch. `budget_s` is the time until the barrier, None for no barrier."""
 
     stage: str
-    checkpoint: int
-    generation: int
+    checkpoint: CheckpointId
+    generation: Generation
     parallelism: int
     max_parallelism: int
     budget_s: float | None
@@ -93,7 +94,7 @@ class InputFacts:
     timed: bool = False
     after: int | None = None
     """Rows that arrived later are held: others must come first (`protocol.order.held_after`)."""
-    before: int | None = None
+    before: CheckpointId | None = None
     """Rows that arrived earlier are held: their lanes are not free (`protocol.order.held_before`)."""
 
     def holds(self, segment: Segment) -> bool:

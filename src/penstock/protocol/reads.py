@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import msgspec
 
+from penstock.protocol.ids import NO_CHECKPOINT, CheckpointId
+
 
 class ReadSpan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Read the rows of key groups `lo` to `hi` - 1 from row number `cursor` on."""
@@ -18,7 +20,7 @@ class ReadSpan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cursor: int = 0
     watermark: int | None = None
     """In effect for these rows."""
-    arrival: int = 0
+    arrival: CheckpointId = NO_CHECKPOINT
     """As in the segment: what is made of these rows keeps it."""
 
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from penstock.protocol.ids import BatchId, CheckpointId, Generation
+from penstock.protocol.ids import NO_CHECKPOINT, NO_GENERATION, BatchId, CheckpointId, Generation, next_checkpoint
 from penstock.protocol.manifest import (
     FORMAT_VERSION,
     EdgeState,
@@ -172,9 +172,9 @@ def first_manifest(
         format=FORMAT_VERSION,
         library=library,
         identity=identity,
-        checkpoint=0,
+        checkpoint=NO_CHECKPOINT,
         parent=None,
-        generation=0,
+        generation=NO_GENERATION,
         created_at=created_at,
         max_parallelism=max_parallelism,
         parallelism={},
@@ -208,12 +208,12 @@ def takeover(
         format=FORMAT_VERSION,
         library=library,
         source=msgspec.structs.replace(base.source, rewind=rewind),
-        checkpoint=newest + 1,
+        checkpoint=next_checkpoint(newest),
         parent=base.checkpoint or None,
-        generation=int(generation),
+        generation=generation,
         shape=shape,
         parallelism=dict(parallelism),
-        stages=with_rescaled(base, parallelism, newest + 1),
+        stages=with_rescaled(base, parallelism, next_checkpoint(newest)),
         created_at=created_at,
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from penstock.protocol.ids import CheckpointId
 from penstock.protocol.keygroups import KeyGroupRange
 from penstock.protocol.manifest import Committable, Segment, StateFile
 from penstock.protocol.reads import SpanProgress
@@ -89,7 +90,7 @@ class SubtaskReport(msgspec.Struct, frozen=True, kw_only=True):
 
     stage: str
     subtask: int
-    checkpoint: int
+    checkpoint: CheckpointId
     attempt: str
     inputs: tuple[InputReport, ...] = ()
     delivered: dict[str, int] = {}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
+from penstock.protocol.ids import CheckpointId
 from penstock.protocol.keygroups import KeyGroupRange
 from penstock.protocol.manifest import EdgeState, Manifest, Segment, SinkState, StateFile
 
@@ -81,7 +82,7 @@ def _range_faults(ranges: Iterable[KeyGroupRange], max_parallelism: int) -> Iter
         end = max(end, part.hi)
 
 
-def _sink_faults(sink: SinkState, checkpoint: int) -> Iterator[str]:
+def _sink_faults(sink: SinkState, checkpoint: CheckpointId) -> Iterator[str]:
     ids = [pending.checkpoint for pending in sink.pending]
     if ids != sorted(set(ids)) or (ids and ids[-1] > checkpoint):
         yield f"its pending checkpoints {ids[:10]} do not ascend up to {checkpoint}"

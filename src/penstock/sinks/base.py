@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 
-def files_missing(where: str, checkpoint: int, missing: Sequence[str]) -> MissingFile:
+def files_missing(where: str, checkpoint: CheckpointId, missing: Sequence[str]) -> MissingFile:
     """The error for data files that a checkpoint is to commit and that do not exist."""
     return MissingFile(
         f"{where}{missing[0]}, which checkpoint {checkpoint} is to commit, does not exist; nothing was committed"

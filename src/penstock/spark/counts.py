@@ -55,7 +55,7 @@ class JobCounts:
         """Before the job that makes `reports`. Afterwards the result tells from the number of rows that were delivered
         how many have to be, or None where Spark does not tell."""
         exchange = self._exchanges.setdefault(stage, ExchangeCounts())
-        planned, job = stage in batch.planned_for, (stage, int(batch.batch_id))
+        planned, job = stage in batch.planned_for, (stage, batch.batch_id)
         again, self._last = planned and job == self._last, job
 
         def rows(name: str) -> int | None:

@@ -144,7 +144,7 @@ class SparkFeed:
         settings = {**QUERY_SETTINGS, **batch_settings(rows.schema)}
         configured = False
 
-        def handle(frame: DataFrame, batch_id: int) -> None:
+        def handle(frame: DataFrame, number: int) -> None:
             nonlocal configured
             if not configured:
                 log_files.restore()
@@ -152,8 +152,9 @@ class SparkFeed:
                 configured = True
             if plan != LivePlan.of(demand):
                 self._end_here(frame)
+            batch_id = BatchId(number)
             batch = OfferedBatch(
-                batch_id=BatchId(batch_id),
+                batch_id=batch_id,
                 frame=frame,
                 offsets_digest=self._offsets_digest(batch_id),
                 query_id=self._query_id(),
@@ -204,14 +205,14 @@ class SparkFeed:
             jvm.java.lang.Thread.sleep(INTERRUPTION_MS_MAX)
         raise Interrupted from None
 
-    def remembers(self, batch_id: int, offsets_digest: str | None) -> bool:
+    def remembers(self, batch_id: BatchId, offsets_digest: str | None) -> bool:
         found = self._offsets_digest(batch_id)
         return found is not None and offsets_digest in (None, found)
 
-    def rewind(self, batch_id: int | None) -> None:
+    def rewind(self, batch_id: BatchId | None) -> None:
         rewind_source(self._store, batch_id)
 
-    def _offsets_digest(self, batch_id: int) -> str | None:
+    def _offsets_digest(self, batch_id: BatchId) -> str | None:
         """Spark writes a batch's offsets before it hands the batch over, and replays it from the same file."""
         try:
             return hashlib.sha256(self._store.read(f"{SOURCE_FOLDER}/offsets/{batch_id}")).hexdigest()[:32]

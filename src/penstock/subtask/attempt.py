@@ -30,7 +30,7 @@ from penstock.operators.base import HoldingOperator, Operator, OperatorContext, 
 from penstock.operators.failures.deadletters import sample_of
 from penstock.protocol.attempts import attempt_path
 from penstock.protocol.garbage import file_path
-from penstock.protocol.ids import CheckpointId, Generation
+from penstock.protocol.ids import CheckpointId
 from penstock.protocol.keygroups import KeyGroupRange
 from penstock.protocol.plan import StagePlan, SubtaskPlan
 from penstock.protocol.report import (
@@ -208,8 +208,8 @@ class _Attempt:
             attempt=self._attempt,
         )
         context = WriterContext(
-            checkpoint=CheckpointId(self._plan.checkpoint),
-            generation=Generation(self._plan.generation),
+            checkpoint=self._plan.checkpoint,
+            generation=self._plan.generation,
             subtask=self._mine.subtask,
             parallelism=self._plan.parallelism,
             attempt=self._attempt,
@@ -305,7 +305,7 @@ class _Attempt:
         self._done_until = self._time.lowest
         return True
 
-    def _emit(self, index: int, emitted: Iterator[Emitted], arrival: int | None = None) -> None:
+    def _emit(self, index: int, emitted: Iterator[Emitted], arrival: CheckpointId | None = None) -> None:
         """Hands on what was made of rows with this arrival; None: it arrives now."""
         node = self._stage.nodes[index]
         for item in emitted:

@@ -23,7 +23,7 @@ from penstock.graph.compiler import compile_pipeline
 from penstock.graph.nodes import SinkNode
 from penstock.operators.process.timers import micros_of
 from penstock.operators.values.convert import arrow_values
-from penstock.protocol.ids import BatchId, CheckpointId, Generation
+from penstock.protocol.ids import BatchId, Generation
 from penstock.protocol.keygroups import KeyGroupRange
 from penstock.protocol.manifest import Manifest
 from penstock.protocol.recover import first_manifest, takeover
@@ -166,7 +166,7 @@ class Harness:
         parallelism = {stage.name: self._parallelism for stage in self._pipeline.stages}
         manifest = takeover(
             base,
-            newest=CheckpointId(base.checkpoint),
+            newest=base.checkpoint,
             generation=Generation(self._generation),
             shape=base.shape,
             parallelism=parallelism,

@@ -142,10 +142,10 @@ class InlineFeed:
     def stop(self) -> None:
         self._stopped.set()
 
-    def remembers(self, batch_id: int, offsets_digest: str | None) -> bool:  # noqa: ARG002 - numbers never change
+    def remembers(self, batch_id: BatchId, offsets_digest: str | None) -> bool:  # noqa: ARG002 - numbers never change
         return True
 
-    def rewind(self, batch_id: int | None) -> None:
+    def rewind(self, batch_id: BatchId | None) -> None:
         last = -1 if batch_id is None else batch_id
         self._accepted[:] = [number for number in self._accepted if number <= last]
 

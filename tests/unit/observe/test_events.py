@@ -29,12 +29,12 @@ from penstock.observe.events import (
     encode_event,
 )
 from penstock.observe.progress import format_commit, format_epoch, human_bytes, human_seconds
-from penstock.protocol.ids import BatchId, CheckpointId, EdgeName, Generation, SinkName, StageName
+from penstock.protocol.ids import BatchId, CheckpointId, Generation
 from penstock.protocol.report import ErrorReport
 
 AT = "2026-11-15T12:34:56.789012+00:00"
-TOTALS = StageName("totals")
-SHOP = SinkName("shop.totals")
+TOTALS = "totals"
+SHOP = "shop.totals"
 
 STARTED = QueryStarted(
     at=AT,
@@ -82,7 +82,7 @@ EVENTS: list[Event] = [
     COMMITTED,
     CommitRetried(at=AT, sink=SHOP, first=CheckpointId(43), last=CheckpointId(43), attempt=2, message="timed out"),
     Rescaled(at=AT, stage=TOTALS, old=4, new=8),
-    InFlightDropped(at=AT, edge=EdgeName("clicks-to-totals"), checkpoint=CheckpointId(41), rows=12, bytes=345),
+    InFlightDropped(at=AT, edge="clicks-to-totals", checkpoint=CheckpointId(41), rows=12, bytes=345),
     SavepointTaken(
         at=AT, path="copies/1", checkpoint=CheckpointId(42), rows_in_flight=7, files=3, bytes=4_096, duration_s=0.2
     ),

@@ -30,6 +30,7 @@ from penstock.operators.failures.deadletters import Letters
 from penstock.operators.failures.failing import BadOutput, operator_failed
 from penstock.operators.values.convert import batch_of_rows, check_row, first_misfit, readable_rows
 from penstock.operators.values.copies import row_copier
+from penstock.protocol.ids import CheckpointId
 from penstock.records import Emitted, Records
 
 BACKOFF_S = 0.1
@@ -178,7 +179,7 @@ class _Slice:
     """Rows that were begun together: those that still run, and what came out of those that are done."""
 
     batch: pa.RecordBatch
-    arrival: int | None
+    arrival: CheckpointId | None
     running: set[int]
     results: dict[int, Row | Exception] = field(default_factory=dict)
 

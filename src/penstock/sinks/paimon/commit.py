@@ -306,7 +306,7 @@ def _expired(snapshot_id: int) -> TablePositionMismatch:
     )
 
 
-def _rival(checkpoint: int, found: int) -> TablePositionMismatch:
+def _rival(checkpoint: CheckpointId, found: CheckpointId) -> TablePositionMismatch:
     return TablePositionMismatch(
         f"checkpoint {found} appeared in the table while {checkpoint} was being committed; nothing was published",
         cause="another driver of the same checkpoint folder commits too",
@@ -316,7 +316,7 @@ def _rival(checkpoint: int, found: int) -> TablePositionMismatch:
     )
 
 
-def _fenced(checkpoint: int) -> Fenced:
+def _fenced(checkpoint: CheckpointId) -> Fenced:
     return Fenced(
         f"checkpoint {checkpoint} was not committed to the table: this driver is no longer the leader",
         cause="another driver was started on the same checkpoint folder",

@@ -41,9 +41,9 @@ class CommitHistory:
         return 0 if self._newest is not None and int(self._newest.id) > self._gone else self._gone
 
     @property
-    def checkpoint(self) -> int:
+    def checkpoint(self) -> CheckpointId:
         """The newest committed checkpoint; -1 when the table shows none."""
-        return -1 if self._newest is None else int(self._newest.commit_identifier)
+        return CheckpointId(-1 if self._newest is None else int(self._newest.commit_identifier))
 
     def receipt(self) -> CommitReceipt | None:
         return None if self._newest is None else self._receipt(self._newest)

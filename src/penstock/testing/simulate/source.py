@@ -122,10 +122,10 @@ class SimFeed:
     def stop(self) -> None:
         self._stopped = True
 
-    def remembers(self, batch_id: int, offsets_digest: str | None) -> bool:
+    def remembers(self, batch_id: BatchId, offsets_digest: str | None) -> bool:
         return str(self._world.source.offsets.get(batch_id)) == offsets_digest
 
-    def rewind(self, batch_id: int | None) -> None:
+    def rewind(self, batch_id: BatchId | None) -> None:
         self._world.log(f"source rewound to batch {batch_id}")
         self._world.source.rewind(batch_id)
 

@@ -208,7 +208,7 @@ class SimTableWriter:
         fault = table.call(process, "write")
         table.files[number] = rows
         table.after(process, fault, "write")
-        payload = msgspec.json.encode(Written(number, process.name, int(self._context.checkpoint)))
+        payload = msgspec.json.encode(Written(number, process.name, self._context.checkpoint))
         return [Committable(payload, len(rows), len(payload))]
 
     def abort(self) -> None:
@@ -226,7 +226,7 @@ class SimCommitter:
 
     def fence(self, generation: Generation) -> None:
         fault = self._table.call(self._process, f"fence {generation}")
-        self._table.fenced_below = max(self._table.fenced_below, int(generation))
+        self._table.fenced_below = max(self._table.fenced_below, generation)
         self._door_closed = True
         self._table.after(self._process, fault, "fence")
 
@@ -272,7 +272,7 @@ class SimCommitter:
             world.checks.before_commit(self._process, table, permit, committables, asked_at)
             files = tuple(msgspec.json.decode(c.payload, type=Written).file for c in committables)
             rows = sum(c.rows for c in committables)
-            table.publish(self._user, checkpoint=int(permit.checkpoint), added=files, rows=rows)
+            table.publish(self._user, checkpoint=permit.checkpoint, added=files, rows=rows)
             table.after(self._process, fault, "publish")
             self._history.ask()
             receipt = self._history.receipt()
