@@ -76,7 +76,7 @@ def _drain_epochs(spark: SparkSession, size_mb: int) -> list[EpochPublished]:
             .key_by("key")
             .process(Slow, name="slow")
             .write(pen.Discard())
-            .start(f"{folder}/checkpoint", epoch="500 ms", parallelism=4, max_in_flight="10 GB", listeners=(listen,))
+            .start(f"{folder}/checkpoint", epoch="500 ms", parallelism=4, max_in_flight="10 GB", on_event=listen)
         )
         while not enough.wait(1.0) and query.is_active:
             pass

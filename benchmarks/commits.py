@@ -85,7 +85,7 @@ def _run(spark: SparkSession, folder: str, name: str, sink: type[pen.Paimon]) ->
             parallelism=2,
             max_uncommitted=MAX_UNCOMMITTED,
             trigger="available_now",
-            listeners=(lambda event: events.append((time.monotonic(), event)),),
+            on_event=lambda event: events.append((time.monotonic(), event)),
         )
     )
     query.await_termination()

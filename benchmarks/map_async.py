@@ -61,9 +61,7 @@ def _epochs(spark: SparkSession, *, ordered: bool) -> list[EpochPublished]:
             pen.read(stream_files(spark, source), name="input")
             .map_async(ask, concurrency=CONCURRENCY, ordered=ordered, name="ask")
             .write(pen.Discard())
-            .start(
-                f"{folder}/checkpoint", epoch="1 s", parallelism=SUBTASKS, max_in_flight="10 GB", listeners=(listen,)
-            )
+            .start(f"{folder}/checkpoint", epoch="1 s", parallelism=SUBTASKS, max_in_flight="10 GB", on_event=listen)
         )
         while not enough.wait(1.0) and query.is_active:
             pass

@@ -76,7 +76,7 @@ def run(
 
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as checkpoint:
         output = build(pen.read(stream_files(spark, input_dir), name="input", **(source or {})))
-        settings = {"trigger": "available_now", "listeners": (listen,), **options}
+        settings = {"trigger": "available_now", "on_event": listen, **options}
         output.start(f"{checkpoint}/checkpoint", **settings).await_termination()
     return summary(name, epochs, warmup), epochs
 

@@ -84,7 +84,7 @@ def _start(spark: SparkSession, folder: str, parallelism: int, listener: Timed) 
         epoch=EPOCH_S,
         parallelism=parallelism,
         max_in_flight="10 GB",
-        listeners=(listener,),
+        on_event=listener,
     )
 
 
@@ -133,7 +133,7 @@ def rescale(spark: SparkSession, verdicts: Verdicts) -> None:
         numbered = pen.read(rows, name="input").key_by("key").process(Numbered, name="numbered")
         timed = Timed(10**9)
         query = numbered.write(pen.Paimon(f"{folder}/lake", "bench.rows")).start(
-            f"{folder}/checkpoint", epoch=EPOCH_S, parallelism=2, trigger="available_now", listeners=(timed,)
+            f"{folder}/checkpoint", epoch=EPOCH_S, parallelism=2, trigger="available_now", on_event=timed
         )
         timed.wait(query, WARM_UP_EPOCHS)
         changes = []

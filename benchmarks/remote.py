@@ -92,7 +92,7 @@ def _run(spark: SparkSession, folder: Path, kind: str, number: int, server: Buck
 
     checkpoint = str(folder / f"local-{number}") if kind == "local" else f"s3://{BUCKET}/checkpoints/{kind}-{number}"
     output = ours.aggregate(pen.read(stream_files(spark, folder / "in"), name="input"))
-    query = output.start(checkpoint, parallelism=2, epoch=None, trigger="available_now", listeners=(listen,))
+    query = output.start(checkpoint, parallelism=2, epoch=None, trigger="available_now", on_event=listen)
     query.await_termination()
     store = open_store(checkpoint)
     if isinstance(store, ObjectStore):

@@ -61,6 +61,6 @@ def run_ours(build: Callable[[], Output], *, name: str, warmup: int, **options: 
             epochs.append(event)
 
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as checkpoint:
-        settings = {"trigger": "available_now", "listeners": (listen,), "epoch": None, **options}
+        settings = {"trigger": "available_now", "on_event": listen, "epoch": None, **options}
         build().start(f"{checkpoint}/checkpoint", **settings).await_termination()
     return summary(name, epochs, warmup)

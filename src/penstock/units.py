@@ -6,8 +6,14 @@ import math
 import re
 from collections.abc import Mapping
 from datetime import timedelta
+from typing import TypeAlias
 
 from penstock.errors import ConfigError
+
+Duration: TypeAlias = str | float | timedelta
+"""``"1 s"``, seconds, or a timedelta."""
+Size: TypeAlias = str | int
+"""``"64 MB"``, or bytes."""
 
 _SECONDS = {
     **dict.fromkeys(("ms", "millisecond", "milliseconds"), 0.001),

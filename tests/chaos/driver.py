@@ -108,7 +108,7 @@ class Server:
             epoch=order.epoch_s,
             trigger="available_now" if order.finish else 0.1,
             restore=order.restore,
-            listeners=(self._listen,),
+            on_event=self._listen,
             **options,
         )
 

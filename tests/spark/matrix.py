@@ -192,7 +192,7 @@ class Run:
             parallelism=self._shape.parallelism(parallelism, self._case),
             epoch=EPOCH,
             trigger="available_now",
-            listeners=(listen,),
+            on_event=listen,
             epoch_retries=0,
             **self._shape.options,
         )

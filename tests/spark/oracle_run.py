@@ -104,7 +104,7 @@ class Run:
             parallelism=self._chance.randint(1, 4),
             epoch=epoch,
             trigger="available_now",
-            listeners=listeners,
+            on_event=listeners,
             epoch_retries=0,
         )
 

@@ -128,7 +128,7 @@ def test_an_entry_of_the_source_s_log_that_another_query_wrote_first_does_not_st
             shutil.copy(offsets / "0", offsets / "1")  # its micro-batch 1 ends where 0 does: no rows
 
     output = numbering(spark, tmp_path, Slow)
-    events = finish(output, checkpoint=tmp_path / "checkpoint", listeners=(other_query,))
+    events = finish(output, checkpoint=tmp_path / "checkpoint", on_event=other_query)
     assert "another streaming query wrote to source/ at the same moment" in caplog.text
     assert sum(event.rows_in for event in epochs(events)) == 300
     rows = rows_in(tmp_path)

@@ -52,7 +52,7 @@ def test_a_function_that_hangs_is_named_with_operator_record_and_stack_and_the_r
         trigger="available_now",
         epoch_timeout="10 s",
         epoch_retries=1,
-        listeners=(events.append,),
+        on_event=events.append,
     )
     with pytest.raises(SubtaskHung) as caught:
         query.await_termination(TIMEOUT_S)

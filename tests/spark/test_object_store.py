@@ -99,7 +99,7 @@ def test_a_killed_query_goes_on_on_another_machine_at_another_parallelism(
     assert state
     server.requests.clear()
     events: list[Event] = []
-    finish_totals(mounted, tmp_path, listeners=(events.append,), parallelism=3)
+    finish_totals(mounted, tmp_path, on_event=events.append, parallelism=3)
     assert Counter(server.asked("GET", "/state/")) == Counter(state)
     assert epochs(events)[-1].parallelism == {"totals": 3}
     assert totals_in(tmp_path) == expected_totals()

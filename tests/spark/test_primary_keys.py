@@ -75,7 +75,7 @@ def test_tables_hold_what_spark_computes_over_everything(
         if len(epochs(read)) == 2:
             late_commits.set()
 
-    finish(*outputs(), checkpoint=tmp_path / "checkpoint", parallelism=3, listeners=(allow_after_two,))
+    finish(*outputs(), checkpoint=tmp_path / "checkpoint", parallelism=3, on_event=allow_after_two)
     assert len(epochs(read)) >= 3
     write_files(tmp_path / "in", changes(2, 5, 300)[3:], first=3)
     finish(*outputs(), checkpoint=tmp_path / "checkpoint", parallelism=2)

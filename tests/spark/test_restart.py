@@ -74,7 +74,7 @@ def test_a_query_is_rescaled_while_it_runs(spark: SparkSession, tmp_path: Path) 
         parallelism=1,
         epoch="300 ms",
         trigger="available_now",
-        listeners=(started, rescaled),
+        on_event=(started, rescaled),
     )
     started.wait(query)
     query.rescale(4)
@@ -100,7 +100,7 @@ def test_a_stream_that_cannot_be_started_anew_for_a_rescale_ends_the_query_and_l
     monkeypatch.setattr(LivePlan, "applied_to", fails_at_three)
     begun = Milestone(lambda event: True)
     options: dict[str, Any] = {"parallelism": 2, "epoch": "2 s", "trigger": "available_now"}
-    query = slow_output(spark, tmp_path).start(tmp_path / "checkpoint", listeners=(begun,), **options)
+    query = slow_output(spark, tmp_path).start(tmp_path / "checkpoint", on_event=begun, **options)
     begun.wait(query)
     query.rescale(3)
     with pytest.raises(PenstockError, match="the catalog is gone"):
@@ -139,7 +139,7 @@ def test_micro_batches_are_taken_at_the_parallelism_that_is_wanted(
         parallelism=2,
         epoch=None,
         trigger="available_now",
-        listeners=(rescale,),
+        on_event=rescale,
     )
     started.append(query)
     begun.set()

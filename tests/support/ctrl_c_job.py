@@ -57,7 +57,7 @@ def main(checkpoint: Path, kind: str) -> None:
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # from now on its keys are signals for this program
     function = hang if kind == "hang" else work
     job = stream_of(SCHEMA).map_batches(function, name="work").write(Memory("table"))
-    query = InlineRun(batches_of(10, 2000), time.monotonic).start(job, checkpoint=checkpoint, listeners=(listen,))
+    query = InlineRun(batches_of(10, 2000), time.monotonic).start(job, checkpoint=checkpoint, on_event=listen)
     try:
         threading.Thread(target=tell_when_main_waits, daemon=True).start()
         query.await_termination()

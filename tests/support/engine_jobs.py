@@ -98,7 +98,7 @@ def run_until(run: InlineRun, output: pen.Output | tuple[pen.Output, ...], condi
             started.wait()
         inner(event)
 
-    query = run.start(*outputs, listeners=(listen,), **options)
+    query = run.start(*outputs, on_event=listen, **options)
     box.append(query)
     started.set()
     query._stopping = True

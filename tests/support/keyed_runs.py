@@ -177,7 +177,7 @@ def _one_query(
 
     query = run.start(
         output,
-        listeners=(listen,),
+        on_event=listen,
         checkpoint=checkpoint,
         parallelism=dice.randrange(1, 6),
         epoch="50 ms",

@@ -121,7 +121,7 @@ def bucket(folder: Path) -> None:
         if len(published) == 5:
             os.killpg(0, signal.SIGKILL)
 
-    finish_totals(spark, folder, listeners=(die_after_five,), parallelism=2)
+    finish_totals(spark, folder, on_event=die_after_five, parallelism=2)
 
 
 BUCKET = "penstock-tests"

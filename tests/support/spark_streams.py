@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 import penstock as pen
+from penstock.engine.history import OnEvent, listeners_of
 from penstock.observe.events import EpochPublished, Event
 from penstock.sinks.paimon.open import open_table
 from penstock.sinks.paimon.read import listed_files, newest_snapshot, read_table
@@ -59,12 +60,12 @@ def paimon(tmp_path: Path, table: str = TABLE, **options: Any) -> pen.Paimon:
     return pen.Paimon(str(tmp_path / "lake"), table, **options)
 
 
-def finish(*outputs: pen.Output, checkpoint: Path, **options: Any) -> list[Event]:
+def finish(*outputs: pen.Output, checkpoint: Path, on_event: OnEvent = (), **options: Any) -> list[Event]:
     """Runs until everything there is was processed and committed; returns what happened."""
     events: list[Event] = []
-    listeners = (events.append, *options.pop("listeners", ()))
+    listeners = (events.append, *listeners_of(on_event))
     query = pen.start(
-        *outputs, checkpoint=checkpoint, listeners=listeners, **{"trigger": "available_now", "epoch": "2 s", **options}
+        *outputs, checkpoint=checkpoint, on_event=listeners, **{"trigger": "available_now", "epoch": "2 s", **options}
     )
     assert query.await_termination(TIMEOUT_S), "the query hangs"
     return events
@@ -132,7 +133,7 @@ def start_until(
     """Starts a query and returns it, still running, once an epoch fits."""
     milestone = Milestone(fits)
     options = {"trigger": "available_now", "epoch": "200 ms", **options}
-    query = output.start(checkpoint, listeners=(milestone,), **options)
+    query = output.start(checkpoint, on_event=milestone, **options)
     milestone.wait(query)
     return query
 

@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import TypeAlias
 
 from penstock.api.checks import check_outputs
 from penstock.errors import PipelineError
 from penstock.graph.nodes import Input, Node, OperatorNode, SideNode, event_time_of, is_timed, schema_of
 from penstock.operators.join.join import How, Join, JoinSide
 from penstock.operators.process.connect import Connect, ConnectInput, ConnectProcess
-from penstock.units import parse_duration, parse_signed_duration
-
-Duration: TypeAlias = str | float | timedelta
+from penstock.units import Duration, parse_duration, parse_signed_duration
 
 
 def connected(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+import inspect
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, fields
+from typing import TYPE_CHECKING, ParamSpec, TypeVar, Unpack
 
-from penstock.engine.options import Config
+from penstock.api.deprecated import renamed_argument
+from penstock.engine.options import Config, Options
 from penstock.graph.compiler import compile_pipeline
 from penstock.graph.nodes import SinkNode
 from penstock.sinks.base import Sink
@@ -13,8 +16,25 @@ from penstock.sinks.base import Sink
 if TYPE_CHECKING:
     import os
 
-    from penstock.engine.history import Listener
+    from penstock.engine.history import OnEvent
     from penstock.engine.query import Query
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _showing_options(function: Callable[P, R]) -> Callable[P, R]:
+    """Lets `help` and notebooks show each option with its default; type checkers read them from `Options`."""
+    declared = inspect.signature(function)
+    defaults = {option.name: option.default for option in fields(Config) if option.default is not MISSING}
+    types = {name: reference.__forward_arg__ for name, reference in Options.__annotations__.items()}
+    shown = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=types[name])
+        for name, default in defaults.items()
+    ]
+    own = [part for part in declared.parameters.values() if part.kind is not inspect.Parameter.VAR_KEYWORD]
+    function.__signature__ = declared.replace(parameters=[*own, *shown])  # type: ignore[attr-defined]
+    return function
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,34 +43,42 @@ class Output:
 
     node: SinkNode
 
+    @renamed_argument("listeners", "on_event")
+    @_showing_options
     def start(
         self,
         checkpoint: str | os.PathLike[str],
         *,
-        listeners: tuple[Listener, ...] = (),
+        on_event: OnEvent = (),
         dead_letters: Sink | None = None,
-        **options: object,
+        **options: Unpack[Options],
     ) -> Query:
-        """Starts the query; see `Config` for the options, `start` for the rest.
+        """Starts a query with this output alone; see `start`.
 
         Raises: `PenstockError`.
         """
-        return start(self, checkpoint=checkpoint, listeners=listeners, dead_letters=dead_letters, **options)
+        return start(self, checkpoint=checkpoint, on_event=on_event, dead_letters=dead_letters, **options)
 
 
+@renamed_argument("listeners", "on_event")
+@_showing_options
 def start(
     *outputs: Output,
     checkpoint: str | os.PathLike[str],
-    listeners: tuple[Listener, ...] = (),
+    on_event: OnEvent = (),
     dead_letters: Sink | None = None,
-    **options: object,
+    **options: Unpack[Options],
 ) -> Query:
-    """Starts one query with one or several outputs. Records that fail in an operator with ``on_error="dead_letter"`` go
-    to the sink `dead_letters`.
+    """Starts one query with one or several outputs.
 
-    Raises: `PenstockError`.
+    `on_event` is a function, or several, that get every event of the query (`penstock.events`). Records that fail in an
+    operator with ``on_error="dead_letter"`` go to the sink `dead_letters`.
+
+    Raises: `PenstockError`; `ConfigError` for an option that does not exist, or a value that cannot be.
     """
+    from penstock.engine.history import listeners_of
     from penstock.spark.launch import launch
 
     config = Config.of(checkpoint, **options)
-    return launch(compile_pipeline([output.node for output in outputs], dead_letters), config, listeners)
+    pipeline = compile_pipeline([output.node for output in outputs], dead_letters)
+    return launch(pipeline, config, listeners_of(on_event))

@@ -8,11 +8,12 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from penstock.api.checks import check_columns
-from penstock.api.combine import Duration, micros
+from penstock.api.combine import micros
 from penstock.api.stream import Stream
 from penstock.errors import PipelineError
 from penstock.graph.nodes import SourceNode
 from penstock.protocol.eventtime import SourceTime
+from penstock.units import Duration
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

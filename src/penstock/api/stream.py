@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from penstock.api.checks import check_keys, check_outputs, names_of
-from penstock.api.combine import Duration, connected, joined, micros, require_event_time, require_streams, side_node
+from penstock.api.combine import connected, joined, micros, require_event_time, require_streams, side_node
+from penstock.api.deprecated import renamed_argument
 from penstock.api.outputs import Output, start
 from penstock.api.sql import pushed_down, with_expressions
 from penstock.api.windowed import WindowedStream
@@ -46,7 +47,7 @@ from penstock.operators.window.window_aggregate import Emit
 from penstock.operators.window.windows import RegularWindow, SessionWindow, Window
 from penstock.sinks.base import Sink
 from penstock.sinks.listeners import CommitListener
-from penstock.units import parse_duration
+from penstock.units import Duration, parse_duration
 
 if TYPE_CHECKING:
     from penstock.spark.schemas import SchemaLike
@@ -205,9 +206,10 @@ class Stream:
         """
         return KeyedStream(self.node, check_keys(self.schema, names_of(*columns)))
 
-    def write(self, sink: Sink, *, name: str | None = None, listeners: Sequence[CommitListener] = ()) -> Output:
-        """Ends the stream in a sink; `listeners` learn of its commits."""
-        return Output(SinkNode(name, sink, self.node, tuple(listeners)))
+    @renamed_argument("listeners", "commit_listeners")
+    def write(self, sink: Sink, *, name: str | None = None, commit_listeners: Sequence[CommitListener] = ()) -> Output:
+        """Ends the stream in a sink; `commit_listeners` learn of its commits."""
+        return Output(SinkNode(name, sink, self.node, tuple(commit_listeners)))
 
     def _then(self, spec: OperatorSpec, name: str | None) -> Stream:
         check_outputs(spec)

@@ -49,7 +49,7 @@ def main(folder: Path, parallelism: int) -> None:
             parallelism=parallelism,
             epoch="1 s",
             trigger="available_now",
-            listeners=(_show,),
+            on_event=_show,
         )
     )
     query.await_termination()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
+from typing import TypeAlias
 
 from penstock.engine.commits import Busy, Commit, Retry
 from penstock.engine.epochs import EpochResult, rows_consumed
@@ -31,7 +32,13 @@ from penstock.store.base import Store
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _log = logging.getLogger("penstock")
 
-Listener = Callable[[Event], None]
+Listener: TypeAlias = Callable[[Event], None]
+OnEvent: TypeAlias = Listener | Sequence[Listener]
+"""One function or several, as users give them to `start`."""
+
+
+def listeners_of(on_event: OnEvent) -> tuple[Listener, ...]:
+    return (on_event,) if callable(on_event) else tuple(on_event)
 
 
 def utc_now() -> str:

@@ -7,25 +7,49 @@ from __future__ import annotations
 
 import difflib
 import os
-import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypedDict, Unpack, cast
 
 from penstock.errors import ConfigError
 from penstock.protocol.ids import CheckpointId
 from penstock.protocol.keygroups import DEFAULT_MAX_PARALLELISM, MAX_PARALLELISM_LIMIT
-from penstock.units import bad_value, parse_bytes, parse_duration
+from penstock.units import Duration, Size, bad_value, parse_bytes, parse_duration
 
 Trigger: TypeAlias = Literal["available_now"] | float | None
 
 DEFAULT_PARALLELISM = 4
+BESIDE_OPTIONS = ("on_event", "dead_letters")
+"""Arguments of `start` that are no options: a typo of theirs arrives here as an option that does not exist."""
+
+
+class Options(TypedDict, total=False):
+    """The options of `start`, all but the folder, in the forms that people may write. `Config` has their defaults."""
+
+    name: str | None
+    parallelism: int | Mapping[str, int]
+    max_parallelism: int
+    epoch: Duration | None
+    epoch_retries: int
+    epoch_timeout: Duration | None
+    commit_timeout: Duration | None
+    storage_timeout: Duration
+    trigger: Literal["available_now"] | Duration | None
+    restore: int | str | os.PathLike[str] | None
+    drop_in_flight: Literal["all"] | Sequence[str]
+    autoscale: tuple[int, int] | None
+    retain: int
+    max_in_flight: Size
+    max_in_flight_segments: int
+    max_uncommitted: int
+    max_error_rate: float
+    prefetch_bytes: Size
+    segment_bytes: Size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """Options of one query; `Config.of` makes one from what people write."""
+    """Options of one query, checked; `Config.of` makes one from what people write."""
 
     checkpoint: str
     name: str | None = None
@@ -66,7 +90,7 @@ class Config:
         return self.parallelism.get(stage, min(DEFAULT_PARALLELISM, self.max_parallelism))
 
     @classmethod
-    def of(cls, checkpoint: str | os.PathLike[str], **options: object) -> Config:
+    def of(cls, checkpoint: str | os.PathLike[str], **options: Unpack[Options]) -> Config:
         """Options as people write them.
 
         >>> Config.of("checkpoints/totals", epoch="500 ms", parallelism=8).epoch
@@ -74,29 +98,12 @@ class Config:
 
         Raises: `ConfigError` for an unknown option or a value that cannot be.
         """
-        written = {"checkpoint": checkpoint, **options}
+        written = {"checkpoint": checkpoint, **cast("Mapping[str, object]", options)}
         for option in written:
             _refuse_unknown(option)
         config = cls(**{option: _PARSERS[option](option, value) for option, value in written.items()})
         _refuse_too_parallel(config)
         return config
-
-    @classmethod
-    def from_toml(cls, path: str | os.PathLike[str], section: str) -> Config:
-        """Options from a table of a TOML file; `section` may be dotted, as in ``"tool.penstock"``.
-
-        Raises: `ConfigError`.
-        """
-        written = _toml_table(Path(path), section)
-        if "checkpoint" not in written:
-            raise ConfigError(
-                f"[{section}] in {path} has no checkpoint",
-                cause="every query needs a place for its checkpoints",
-                next_step=f'add checkpoint = "..." to [{section}]',
-                option="checkpoint",
-                path=path,
-            )
-        return cls.of(**written)
 
 
 # --- one parser per option: (option, what was written) -> value ---------------------------------------------------
@@ -135,9 +142,8 @@ def _period(option: str, value: object) -> float:
     return seconds
 
 
-def _epoch(option: str, value: object) -> float | None:
-    """TOML has no null, hence the word."""
-    return None if value is None or value == "none" else _period(option, value)
+def _period_or_none(option: str, value: object) -> float | None:
+    return None if value is None else _period(option, value)
 
 
 def _span(option: str, value: object) -> float:
@@ -159,7 +165,7 @@ def _parallelism(option: str, value: object) -> int | Mapping[str, int]:
 
 
 def _text(option: str, value: object) -> str:
-    if not isinstance(value, str | os.PathLike) or not os.fspath(value):
+    if not isinstance(value, str | os.PathLike) or not str(os.fspath(value)).strip():
         raise bad_value(option, value, "a text that is not empty")
     return str(os.fspath(value))
 
@@ -197,10 +203,10 @@ _PARSERS: dict[str, _Parser] = {
     "name": lambda option, value: None if value is None else _text(option, value),
     "parallelism": _parallelism,
     "max_parallelism": _whole(1, MAX_PARALLELISM_LIMIT),
-    "epoch": _epoch,
+    "epoch": _period_or_none,
     "epoch_retries": _whole(0),
-    "epoch_timeout": _epoch,
-    "commit_timeout": _epoch,
+    "epoch_timeout": _period_or_none,
+    "commit_timeout": _period_or_none,
     "storage_timeout": _span,
     "trigger": _trigger,
     "restore": _restore,
@@ -214,13 +220,13 @@ _PARSERS: dict[str, _Parser] = {
     "prefetch_bytes": _size,
     "segment_bytes": _size,
 }
-assert _PARSERS.keys() == {option.name for option in fields(Config)}
+assert _PARSERS.keys() == {option.name for option in fields(Config)} == {"checkpoint", *Options.__annotations__}
 
 
 def _refuse_unknown(option: str) -> None:
     if option in _PARSERS:
         return
-    close = difflib.get_close_matches(option, _PARSERS, n=3)
+    close = difflib.get_close_matches(option, [*_PARSERS, *BESIDE_OPTIONS], n=3)
     raise ConfigError(
         f"there is no option {option!r}",
         cause=f"did you mean {' or '.join(close)}?" if close else "a name of another library, or of another version",
@@ -246,22 +252,3 @@ def _refuse_too_parallel(config: Config) -> None:
             next_step="lower it; max_parallelism can be raised only for a new checkpoint",
             option="autoscale",
         )
-
-
-def _toml_table(path: Path, section: str) -> dict[str, Any]:
-    try:
-        table: Any = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigError(
-            f"{path}: {error}", cause="not a readable TOML file", next_step="check path and syntax", path=path
-        ) from error
-    for part in section.split("."):
-        table = table.get(part) if isinstance(table, dict) else None
-    if not isinstance(table, dict):
-        raise ConfigError(
-            f"{path} has no table [{section}]",
-            cause="the section is missing or named differently",
-            next_step=f"add [{section}], or name another section",
-            path=path,
-        )
-    return table

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
-from datetime import timedelta
 from typing import Protocol, runtime_checkable
 
 from penstock.errors import ConfigError
 from penstock.protocol.manifest import Committable
-from penstock.units import parse_duration
-
-Duration = str | float | timedelta
+from penstock.units import Duration, parse_duration
 
 EVERY_S_MIN = 0.1
 ORPHAN_AGE_S_MIN = 3600.0

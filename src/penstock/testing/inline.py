@@ -6,12 +6,13 @@ Only Spark is replaced: batches are Arrow tables, hashed and cut by the same rul
 from __future__ import annotations
 
 import itertools
+import os
 import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Unpack
 
 import msgspec
 import numpy as np
@@ -21,8 +22,8 @@ from penstock.api.read import source_node
 from penstock.api.stream import Output, Stream
 from penstock.engine.cluster import OfferedBatch, StageJob
 from penstock.engine.feed import Demand
-from penstock.engine.history import Listener
-from penstock.engine.options import Config
+from penstock.engine.history import OnEvent, listeners_of
+from penstock.engine.options import Config, Options
 from penstock.engine.query import Query
 from penstock.engine.start import Surroundings, start_query
 from penstock.graph.compiler import compile_pipeline
@@ -184,11 +185,12 @@ class InlineRun:
     def start(
         self,
         *outputs: Output,
-        listeners: tuple[Listener, ...] = (),
+        checkpoint: str | os.PathLike[str],
+        on_event: OnEvent = (),
         dead_letters: Sink | None = None,
-        **options: object,
+        **options: Unpack[Options],
     ) -> Query:
-        config = Config.of(**options)  # type: ignore[arg-type]
+        config = Config.of(checkpoint, **options)
         limits = Limits(segment_bytes=config.segment_bytes, prefetch_bytes=config.prefetch_bytes)
 
         def cluster(store: Store, name: str) -> InlineCluster:
@@ -205,6 +207,6 @@ class InlineRun:
             clock=self.driver_clock,
             now_us=self.wall_us,
         )
-        query = start_query(pipeline, config, surroundings, listeners)
+        query = start_query(pipeline, config, surroundings, listeners_of(on_event))
         query.end_with_program()
         return query

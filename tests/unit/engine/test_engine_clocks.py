@@ -34,7 +34,7 @@ def test_one_jump_by_a_year_neither_fires_timers_early_nor_stops_them(
 
     run = InlineRun(batches_of(10, 30), clock, wall_us=wall_us, driver_clock=driver)
     job = stream_of(SCHEMA).filter(lambda batch: [True] * batch.num_rows, name="all").write(Memory(table))
-    query = run.start(job, checkpoint=tmp_path, listeners=(listen,), epoch_timeout=None, commit_timeout=None)
+    query = run.start(job, checkpoint=tmp_path, on_event=listen, epoch_timeout=None, commit_timeout=None)
     query.await_termination(60)
     right = START + round(driver.now * SECOND)
     assert len(memory_table(table).rows()) == 300

@@ -50,7 +50,7 @@ def listened_to(table: str, *listeners: pen.CommitListener) -> pen.Output:
     return (
         stream_of(SCHEMA)
         .filter(lambda batch: [True] * batch.num_rows, name="all")
-        .write(Memory(table), name="out", listeners=listeners)
+        .write(Memory(table), name="out", commit_listeners=listeners)
     )
 
 
@@ -86,7 +86,7 @@ def test_a_driver_that_dies_after_its_commit_tells_log_and_listeners_at_the_next
     assert memory_table(table).snapshots, "the commit itself is in the table"
     seen.error, first = None, list(seen.calls)
     events: list[Event] = []
-    query = run.start(listened_to(table, seen), checkpoint=tmp_path, listeners=(events.append,))
+    query = run.start(listened_to(table, seen), checkpoint=tmp_path, on_event=events.append)
     query.await_termination(30)
     assert_exact(table, 150)
     assert seen.calls[len(first)] == first[0], "told once more of what it had not taken"
@@ -105,7 +105,7 @@ def test_a_commit_that_was_logged_before_and_after_a_crash_counts_once(
     run = InlineRun(batches_of(50, 2), clock)
     run.start(listened_to(table), checkpoint=tmp_path).await_termination(30)
     events: list[Event] = []
-    query = run.start(listened_to(table), checkpoint=tmp_path, listeners=(events.append,))
+    query = run.start(listened_to(table), checkpoint=tmp_path, on_event=events.append)
     query.await_termination(30)
     assert {event.found for event in events if isinstance(event, Committed)} == {True}
     assert len(query.commits()) == len(memory_table(table).snapshots)
@@ -224,7 +224,7 @@ def test_a_sink_that_hangs_does_not_hold_up_another(tmp_path: Path, clock: FakeC
             caught_up.set()
 
     outputs = [rows.write(Memory(table), name="hangs"), rows.write(Memory(other), name="free")]
-    query = InlineRun(batches_of(50, 6), clock).start(*outputs, checkpoint=tmp_path, listeners=(listen,))
+    query = InlineRun(batches_of(50, 6), clock).start(*outputs, checkpoint=tmp_path, on_event=listen)
     assert caught_up.wait(30), "all six epochs are in the other table"
     assert memory_table(table).snapshots == []
     gate.set()
@@ -244,7 +244,7 @@ def test_a_commit_that_hangs_leaves_the_rest_to_one_snapshot(tmp_path: Path, clo
         if len(epochs(events)) == 12:
             published.set()
 
-    query = InlineRun(batches_of(20, 12), clock).start(listened_to(table), checkpoint=tmp_path, listeners=(listen,))
+    query = InlineRun(batches_of(20, 12), clock).start(listened_to(table), checkpoint=tmp_path, on_event=listen)
     assert published.wait(30)
     assert query._coordinator.uncommitted() == 12
     gate.set()

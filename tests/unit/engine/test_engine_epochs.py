@@ -32,7 +32,7 @@ def test_input_used_up_before_the_barrier_writes_nothing_in_flight(
     """A1, A3."""
     events: list[Event] = []
     run = InlineRun(batches_of(100, 3), clock)
-    run.start(keyed_slow(clock, table, 0.0), checkpoint=tmp_path, listeners=(events.append,)).await_termination(30)
+    run.start(keyed_slow(clock, table, 0.0), checkpoint=tmp_path, on_event=events.append).await_termination(30)
     assert_exact(table, 300)
     assert [event.kind for event in epochs(events)] == ["ingest"] * 3
     assert all(event.bytes_written.segments == 0 for event in epochs(events))
@@ -45,7 +45,7 @@ def test_records_behind_the_barrier_become_in_flight_and_drain_by_themselves(
     events: list[Event] = []
     run = InlineRun(batches_of(2000, 1), clock)
     run.start(
-        keyed_slow(clock, table), checkpoint=tmp_path, epoch="200 ms", parallelism=2, listeners=(events.append,)
+        keyed_slow(clock, table), checkpoint=tmp_path, epoch="200 ms", parallelism=2, on_event=events.append
     ).await_termination(30)
     assert_exact(table, 2000)
     first, *rest = epochs(events)
@@ -61,9 +61,9 @@ def test_a_slow_row_stops_within_50_ms_of_the_barrier(tmp_path: Path, clock: Fak
     """A4."""
     events: list[Event] = []
     run = InlineRun(batches_of(2000, 1), clock)
-    run.start(
-        keyed_slow(clock, table), checkpoint=tmp_path, epoch="200 ms", listeners=(events.append,)
-    ).await_termination(30)
+    run.start(keyed_slow(clock, table), checkpoint=tmp_path, epoch="200 ms", on_event=events.append).await_termination(
+        30
+    )
     fired = [event for event in epochs(events) if event.barrier_fired]
     assert fired
     assert max(event.barrier_delay_s for event in fired) <= 0.05
@@ -73,9 +73,7 @@ def test_without_an_epoch_there_is_no_barrier(tmp_path: Path, clock: FakeClock, 
     """A3."""
     events: list[Event] = []
     run = InlineRun(batches_of(3000, 2), clock)
-    run.start(keyed_slow(clock, table), checkpoint=tmp_path, epoch=None, listeners=(events.append,)).await_termination(
-        30
-    )
+    run.start(keyed_slow(clock, table), checkpoint=tmp_path, epoch=None, on_event=events.append).await_termination(30)
     assert_exact(table, 6000)
     assert [event.rows_in_flight for event in epochs(events)] == [0, 0]
 
@@ -89,7 +87,7 @@ def test_no_new_input_is_taken_beyond_the_limit_of_in_flight_data(tmp_path: Path
         checkpoint=tmp_path,
         epoch="100 ms",
         max_in_flight="2 KB",
-        listeners=(events.append,),
+        on_event=events.append,
     ).await_termination(60)
     assert_exact(table, 5000)
     for before, event in itertools.pairwise(epochs(events)):
@@ -131,9 +129,7 @@ def test_rescaling_live_takes_effect_at_the_next_epoch(tmp_path: Path, clock: Fa
             box[0]._loop.request_rescale({"slow": next(wanted, 2)})
 
     run = InlineRun(batches_of(1000, 2), clock)
-    box.append(
-        run.start(keyed_slow(clock, table), checkpoint=tmp_path, epoch="100 ms", parallelism=2, listeners=(listen,))
-    )
+    box.append(run.start(keyed_slow(clock, table), checkpoint=tmp_path, epoch="100 ms", parallelism=2, on_event=listen))
     box[0].await_termination(60)
     assert_exact(table, 2000)
     assert len({event.parallelism["slow"] for event in epochs(events)}) >= 3
@@ -151,7 +147,7 @@ def test_two_stages_exchange_records_by_segments_and_keep_order(tmp_path: Path, 
     )
     run = InlineRun(batches_of(700, 3), clock)
     run.start(
-        output, checkpoint=tmp_path, epoch="200 ms", parallelism={"first": 1, "second": 3}, listeners=(events.append,)
+        output, checkpoint=tmp_path, epoch="200 ms", parallelism={"first": 1, "second": 3}, on_event=events.append
     ).await_termination(60)
     rows = memory_table(table).rows().to_pylist()
     final = {row["user"]: row for row in rows}
@@ -168,7 +164,7 @@ def test_a_micro_batch_whose_work_was_planned_ahead_is_taken_as_planned_and_drai
     events: list[Event] = []
     run = InlineRun(batches_of(2000, 2), clock)
     run.start(
-        keyed_slow(clock, table), checkpoint=tmp_path, epoch="200 ms", parallelism=2, listeners=(events.append,)
+        keyed_slow(clock, table), checkpoint=tmp_path, epoch="200 ms", parallelism=2, on_event=events.append
     ).await_termination(30)
     assert_exact(table, 4000)
     assert {(event.kind, event.parallelism["slow"]) for event in epochs(events)} == {("ingest", 3), ("drain", 2)}

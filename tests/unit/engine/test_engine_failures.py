@@ -247,7 +247,7 @@ def test_slow_commits_do_not_hold_up_epochs_until_the_bound(tmp_path: Path, cloc
             reached.set()
 
     query = InlineRun(batches_of(50, 9), clock).start(
-        keyed_slow(clock, table, 0), checkpoint=tmp_path, max_uncommitted=4, listeners=(listen,)
+        keyed_slow(clock, table, 0), checkpoint=tmp_path, max_uncommitted=4, on_event=listen
     )
     assert reached.wait(30)
     while query.waiting_for is None or "max_uncommitted=4" not in query.waiting_for:
@@ -307,7 +307,7 @@ def test_a_listener_may_rescale_and_stop_the_query(tmp_path: Path, clock: FakeCl
             box[0].stop()
 
     output = keyed_slow(clock, table, 0)
-    box.append(InlineRun(batches_of(100, 9), clock).start(output, checkpoint=tmp_path, listeners=(listen,)))
+    box.append(InlineRun(batches_of(100, 9), clock).start(output, checkpoint=tmp_path, on_event=listen))
     ready.set()
     assert box[0].await_termination(30)
 

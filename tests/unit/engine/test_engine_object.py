@@ -73,7 +73,7 @@ def test_an_object_store_that_is_gone_for_long_ends_the_query_and_loses_nothing(
     options = {"checkpoint": HERE, "epoch": "100 ms", "parallelism": 2}
     with pytest.raises(StorageFailed):
         run.start(
-            keyed_slow(clock, table), listeners=(at_checkpoint(4, vanish),), epoch_retries=0, **options
+            keyed_slow(clock, table), on_event=at_checkpoint(4, vanish), epoch_retries=0, **options
         ).await_termination(60)
     server.fault = lambda _: None
     run.start(keyed_slow(clock, table), **options).await_termination(60)
@@ -88,7 +88,7 @@ def test_of_two_drivers_the_older_one_stops(clock: FakeClock, table: str) -> Non
     def take_over() -> None:
         run.start(keyed_slow(clock, table), **options).await_termination(60)
 
-    older = run.start(keyed_slow(clock, table), listeners=(at_checkpoint(4, take_over),), **options)
+    older = run.start(keyed_slow(clock, table), on_event=at_checkpoint(4, take_over), **options)
     with pytest.raises(Fenced):
         older.await_termination(60)
     assert_exact(table, 2000)

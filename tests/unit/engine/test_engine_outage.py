@@ -47,7 +47,7 @@ class Refusing(MemoryStore):
 def run_on(store: Refusing, clock: FakeClock, table: str, **options: object) -> list[Event]:
     events: list[Event] = []
     run = InlineRun(batches_of(60, 5), clock, open_store=lambda _: store)
-    query = run.start(keyed_slow(clock, table, 0), checkpoint="memory://x", listeners=(events.append,), **options)
+    query = run.start(keyed_slow(clock, table, 0), checkpoint="memory://x", on_event=events.append, **options)
     assert query.await_termination(60)
     return events
 
@@ -109,7 +109,7 @@ def test_the_query_says_what_it_waits_for_during_an_outage(clock: FakeClock, tab
     query = run.start(
         keyed_slow(clock, table, 0),
         checkpoint="memory://x",
-        listeners=(lambda event: seen.append(query.waiting_for) if isinstance(event, StorageRetried) else None,),
+        on_event=lambda event: seen.append(query.waiting_for) if isinstance(event, StorageRetried) else None,
     )
     query.await_termination(60)
     assert len(seen) == 4
@@ -131,7 +131,7 @@ def test_a_subtask_that_meets_a_passing_failure_is_tried_again_with_its_epoch(
     events: list[Event] = []
     store = Once()
     run = InlineRun(batches_of(60, 5), clock, open_store=lambda _: store)
-    query = run.start(keyed_slow(clock, table, 0), checkpoint="memory://x", listeners=(events.append,))
+    query = run.start(keyed_slow(clock, table, 0), checkpoint="memory://x", on_event=events.append)
     query.await_termination(60)
     assert_exact(table, 300)
     assert [event.code for event in events if isinstance(event, EpochFailed)] == [StorageFailed.code]

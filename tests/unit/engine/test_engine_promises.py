@@ -55,7 +55,7 @@ def test_the_first_checkpoint_after_a_restart_does_not_wait_for_what_is_in_fligh
             moments.append(clock.now)
 
     run.start(
-        keyed_slow(clock, table), checkpoint=tmp_path, epoch=EPOCH_S, parallelism=parallelism, listeners=(listen,)
+        keyed_slow(clock, table), checkpoint=tmp_path, epoch=EPOCH_S, parallelism=parallelism, on_event=listen
     ).await_termination(60)
     assert_exact(table, 3_000)
     # Inline, subtasks run one after the other: each may take an epoch, and a step of 50 ms.
@@ -106,7 +106,7 @@ def test_no_new_input_is_taken_beyond_the_number_of_segments_in_flight(
         checkpoint=tmp_path,
         epoch=EPOCH_S,
         max_in_flight_segments=2,
-        listeners=(events.append,),
+        on_event=events.append,
     ).await_termination(60)
     assert_exact(table, 2400)
     assert max(event.segments_in_flight for event in epochs(events)) > 2, "the limit plays a role"

@@ -109,7 +109,7 @@ def run_query(sink: Paimon, batches: int, checkpoint: str) -> list[Event]:
     run = InlineRun(tables, clock=lambda: 0.0)
     query = run.start(
         stream_of(SCHEMA).write(sink),
-        listeners=(events.append,),
+        on_event=events.append,
         checkpoint=checkpoint,
         parallelism=2,
         trigger="available_now",

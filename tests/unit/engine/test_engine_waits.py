@@ -79,7 +79,7 @@ def test_a_subtask_that_hangs_ends_the_query_after_its_retries_with_its_place(
     events: list[Event] = []
     run = InlineRun(batches_of(60, 3), clock, prepare=hanging_job(lambda job: job.plan.checkpoint == 3, leave_sample))
     query = run.start(
-        keyed_slow(clock, table, 0), checkpoint=tmp_path, epoch_retries=1, listeners=(events.append,), **QUICK
+        keyed_slow(clock, table, 0), checkpoint=tmp_path, epoch_retries=1, on_event=events.append, **QUICK
     )
     with pytest.raises(SubtaskHung) as caught:
         query.await_termination(60)
@@ -177,7 +177,7 @@ def test_a_commit_that_hangs_is_told_and_named_and_given_up_at_the_end(
         checkpoint=tmp_path,
         commit_timeout="500 ms",
         max_uncommitted=1,
-        listeners=(lambda event: told.set() if isinstance(event, CommitSlow) else None,),
+        on_event=lambda event: told.set() if isinstance(event, CommitSlow) else None,
     )
     assert told.wait(60)
     with pytest.raises(CommitFailed, match=r"the commit of checkpoints \d to \d at sink sink.*commit_timeout"):

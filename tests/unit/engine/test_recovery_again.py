@@ -88,7 +88,7 @@ class Job:
             epoch_retries=0,
             retain=self.choose.randint(1, 3),
             parallelism={"first": self.choose.randint(1, 7), "second": self.choose.randint(1, 7)},
-            listeners=(listen,),
+            on_event=listen,
             **options,
         )
         box.append(query)

@@ -203,7 +203,7 @@ def test_in_flight_data_is_dropped_only_by_name_and_counted(
     assert before is not None
     events: list[Event] = []
     query = run.start(
-        keyed_slow(clock, table), checkpoint=tmp_path, restore=4, drop_in_flight=names, listeners=(events.append,)
+        keyed_slow(clock, table), checkpoint=tmp_path, restore=4, drop_in_flight=names, on_event=events.append
     )
     query.await_termination(30)
     (dropped,) = [event for event in events if isinstance(event, InFlightDropped)]

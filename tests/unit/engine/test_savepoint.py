@@ -65,7 +65,7 @@ def test_a_savepoint_taken_while_epochs_go_on_restores_elsewhere_without_the_ori
     events: list[Event] = []
     run.start(
         keyed_slow(clock, table), checkpoint=tmp_path / "new", restore=tmp_path / "copy", epoch="100 ms",
-        parallelism=7, listeners=(events.append,),
+        parallelism=7, on_event=events.append,
     ).await_termination(30)  # fmt: skip
     assert_exact(table, 2000)
     (started,) = [event for event in events if isinstance(event, QueryStarted)]
@@ -102,7 +102,7 @@ def test_a_savepoint_is_taken_by_a_running_query_and_epochs_do_not_wait(
     ready = threading.Event()
     run = InlineRun(batches_of(1000, 3), clock, prepare=lambda _: ready.wait())
     starter = threading.Thread(target=lambda: box.append(
-        run.start(keyed_slow(clock, table), checkpoint=tmp_path / "here", epoch="50 ms", retain=1, listeners=(listen,))
+        run.start(keyed_slow(clock, table), checkpoint=tmp_path / "here", epoch="50 ms", retain=1, on_event=listen)
     ))  # fmt: skip
     ready.set()
     starter.start()
@@ -130,7 +130,7 @@ def test_stop_with_savepoint_saves_the_last_checkpoint(tmp_path: Path, clock: Fa
             started.wait()
             box[0].stop(savepoint=tmp_path / "saved")
 
-    box.append(run.start(keyed_slow(clock, table), checkpoint=tmp_path / "a", epoch="100 ms", listeners=(listen,)))
+    box.append(run.start(keyed_slow(clock, table), checkpoint=tmp_path / "a", epoch="100 ms", on_event=listen))
     started.set()
     box[0].await_termination(30)
     assert box[0].manifest().rows_in_flight > 0

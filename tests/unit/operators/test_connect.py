@@ -85,7 +85,7 @@ def run_with_restarts(run: InlineRun, output: pen.Output, tmp_path: Path, chain:
             parallelism=parallelism,
         )
     run.start(
-        output, checkpoint=tmp_path, epoch="100 ms", parallelism=chain[-1], listeners=(events.append,)
+        output, checkpoint=tmp_path, epoch="100 ms", parallelism=chain[-1], on_event=events.append
     ).await_termination(60)
     return events
 
@@ -370,7 +370,7 @@ def test_rescaling_live_keeps_broadcast_state_and_position_together(
         .write(Memory(table))
     )
     box.append(
-        InlineRun(given, clock).start(output, checkpoint=tmp_path, epoch="100 ms", parallelism=2, listeners=(listen,))
+        InlineRun(given, clock).start(output, checkpoint=tmp_path, epoch="100 ms", parallelism=2, on_event=listen)
     )
     box[0].await_termination(60)
     amounts = [rate for batch in given for rate in batch["rates"]["rate"].to_pylist()]

@@ -65,7 +65,7 @@ def test_calls_unfinished_at_the_barrier_stay_in_flight_and_are_repeated(
         output(service, table, concurrency=20, ordered=ordered),
         checkpoint=tmp_path,
         epoch="100 ms",
-        listeners=(events.append,),
+        on_event=events.append,
     ).await_termination(60)
     assert Counter(memory_table(table).rows()["number"].to_pylist()) == Counter(range(600))
     fired = [event for event in epochs(events) if event.barrier_fired]
@@ -130,7 +130,7 @@ def test_a_call_longer_than_the_epoch_still_makes_progress(tmp_path: Path, table
     events: list[Event] = []
     run = InlineRun(batches_of(40, 1), time.monotonic)
     run.start(
-        output(service, table, concurrency=20), checkpoint=tmp_path, epoch="50 ms", listeners=(events.append,)
+        output(service, table, concurrency=20), checkpoint=tmp_path, epoch="50 ms", on_event=events.append
     ).await_termination(30)
     assert_exact(table, 40)
     assert len(epochs(events)) <= 20, "one row per epoch is not what is meant by progress"
@@ -184,7 +184,7 @@ def test_put_back_rows_keep_the_watermark_they_came_with(tmp_path: Path, clock: 
 
     box: list[pen.Query] = []
     job = stream_of(schema, event_time="ts").map_async(ask, concurrency=10, ordered=False, name="ask")
-    box.append(run.start(job.write(Memory(table)), checkpoint=tmp_path, epoch="50 ms", listeners=(listen,)))
+    box.append(run.start(job.write(Memory(table)), checkpoint=tmp_path, epoch="50 ms", on_event=listen))
     box[0].await_termination(30)
     assert Counter(memory_table(table).rows()["number"].to_pylist()) == Counter(range(40))
     held = [mark for mark, in_flight in marks if in_flight]

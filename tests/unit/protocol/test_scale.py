@@ -162,7 +162,7 @@ def test_a_backlog_rescales_the_running_query_and_says_why(tmp_path: Path, clock
     run = InlineRun(batches_of(900, 1), clock)
     query = run.start(
         keyed_slow(clock, table), checkpoint=tmp_path, epoch="50 ms", parallelism=9, autoscale=(1, 4),
-        listeners=(events.append,),
+        on_event=events.append,
     )  # fmt: skip
     query.await_termination(60)
     assert_exact(table, 900)
@@ -171,7 +171,7 @@ def test_a_backlog_rescales_the_running_query_and_says_why(tmp_path: Path, clock
     run = InlineRun(batches_of(900, 2), clock, accepted=[0])
     events.clear()
     box = run.start(
-        keyed_slow(clock, table), checkpoint=tmp_path, epoch="50 ms", autoscale=(8, 16), listeners=(events.append,)
+        keyed_slow(clock, table), checkpoint=tmp_path, epoch="50 ms", autoscale=(8, 16), on_event=events.append
     )
     box.await_termination(60)
     assert_exact(table, 1800)
@@ -198,7 +198,7 @@ def test_a_stage_that_the_user_rescaled_is_left_alone(tmp_path: Path, clock: Fak
 
     run = InlineRun(batches_of(900, 1), clock)
     box.append(
-        run.start(keyed_slow(clock, table), checkpoint=tmp_path, epoch="50 ms", autoscale=(1, 16), listeners=(listen,))
+        run.start(keyed_slow(clock, table), checkpoint=tmp_path, epoch="50 ms", autoscale=(1, 16), on_event=listen)
     )
     box[0].await_termination(60)
     assert [event.new for event in events if isinstance(event, Rescaled)] == [3]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any, Literal, NoReturn, TypeAlias
 
 import pyarrow as pa
@@ -15,9 +14,8 @@ from penstock.errors import PipelineError
 from penstock.hashing import why_unsupported
 from penstock.operators.columns import refuse_doubles
 from penstock.operators.process.user_state import StateField, StateView
-from penstock.units import parse_duration
+from penstock.units import Duration, parse_duration
 
-Duration: TypeAlias = str | float | timedelta
 Resolve: TypeAlias = Callable[[Any], pa.DataType]
 """Turns Spark DDL ("bigint", "user bigint, total bigint"), or a type of Spark, into an Arrow type."""
 

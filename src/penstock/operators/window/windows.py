@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.errors import PipelineError
-from penstock.units import parse_duration, parse_signed_duration
+from penstock.units import Duration, parse_duration, parse_signed_duration
 
 PANES_MAX = 100_000
 """A day every second fits; lengths with a tiny common divisor, which would keep each row for itself, do not."""
 
-Duration: TypeAlias = "str | float | timedelta"
 Micros: TypeAlias = npt.NDArray[np.int64]
 Moments = TypeVar("Moments", int, Micros)
 """One or many: times, or numbers of panes and windows."""

@@ -14,7 +14,7 @@ from unittest.mock import patch
 from penstock import slices
 from penstock.engine.background import Step
 from penstock.engine.loop import EpochLoop
-from penstock.engine.options import Config
+from penstock.engine.options import Config, Options
 from penstock.engine.query import Query
 from penstock.engine.start import Surroundings, start_query
 from penstock.errors import PenstockError
@@ -145,7 +145,7 @@ class World:
         self.epoch_s = epoch_s or 1.0
         self.barrier = epoch_s is not None
         self.epochs_max = EPOCHS_MAX
-        self._options: dict[str, object] = {
+        self._options: Options = {
             "max_parallelism": self.max_parallelism,
             "epoch": epoch_s,
             "retain": self.retain,
@@ -305,7 +305,7 @@ class World:
         """A new run of the driver program, at some parallelism; with `restore` from some checkpoint."""
         driver = SimDriver(Process(f"d{len(self.drivers) + 1}"))
         self.drivers.append(driver)
-        options = dict(self._options, parallelism=self._parallelism())
+        options: Options = {**self._options, "parallelism": self._parallelism()}
         manifests = sorted(path for path in self.disk.files if path.startswith("manifests/") and path.endswith(".json"))
         if (origin := self.moving.restores()) is not None:
             driver.restored, options["restore"] = True, origin
