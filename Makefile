@@ -8,7 +8,7 @@ TESTS ?= tests
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo test test-slow lint format bench nexmark kill matrix oracle hunt chaos soak clean sim mutants generate generate-spark fuzz
+.PHONY: help setup java demo test test-slow lint format bench nexmark kill matrix oracle hunt chaos soak clean sim mutants generate generate-spark fuzz docs
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' "$(ROOT)/Makefile"
@@ -77,7 +77,10 @@ mutants: setup ## faults in our own code, each must be noticed by a seed of the 
 fuzz: setup ## damaged and forged folders and tables: N=50000 SEED=1
 	@$(IN_ROOT) .venv/bin/python -m tests.fuzz --cases $(or $(N),2000) --first $(or $(SEED),0) $(ARGS)
 
+docs: setup ## the documentation as a site, into site/
+	@$(IN_ROOT) .venv/bin/mkdocs build --strict --quiet && echo "open site/index.html"
+
 clean: ## remove .venv, caches and what runs left behind
-	@$(IN_ROOT) rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist artifacts spark-warehouse \
+	@$(IN_ROOT) rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist site artifacts spark-warehouse \
 		metastore_db derby.log
 	@$(IN_ROOT) find . -name __pycache__ -type d -prune -exec rm -rf {} +
