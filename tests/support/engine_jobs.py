@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -73,6 +75,14 @@ def assert_exact(table: str, expected: int) -> None:
 
 def epochs(events: list[Event]) -> list[EpochPublished]:
     return [event for event in events if isinstance(event, EpochPublished) and event.kind != "takeover"]
+
+
+def wait_until(condition: Callable[[], bool], query: pen.Query) -> None:
+    """Looks again and again until something that another thread does has happened."""
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert query.is_active, query.exception() or "the query ended before"
+        assert time.monotonic() < deadline, "it does not happen"
 
 
 def stop_when(query_box: list, condition, *, drain: bool = False):

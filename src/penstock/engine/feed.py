@@ -10,6 +10,7 @@ from penstock.engine.cluster import OfferedBatch
 from penstock.errors import StageFailed
 from penstock.graph.stages import Stage
 from penstock.protocol.ids import BatchId
+from penstock.protocol.silence import SourceState
 
 
 class SourceContended(Exception):
@@ -47,6 +48,10 @@ class Feed(Protocol):
         ...
 
     def stop(self) -> None: ...
+
+    def state(self) -> SourceState | None:
+        """What the source has to answer before there can be a micro-batch; None after its end."""
+        ...
 
     def remembers(self, batch_id: BatchId, offsets_digest: str | None) -> bool:
         """Whether it could go on behind `batch_id`, with which a checkpoint ends."""

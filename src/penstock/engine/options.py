@@ -33,6 +33,7 @@ class Options(TypedDict, total=False):
     epoch_retries: int
     epoch_timeout: Duration | None
     commit_timeout: Duration | None
+    source_timeout: Duration | None
     storage_timeout: Duration
     trigger: Literal["available_now"] | Duration | None
     restore: int | str | os.PathLike[str] | None
@@ -63,6 +64,8 @@ class Config:
     None: never."""
     commit_timeout: float | None = 300.0
     """Seconds after which a commit that has not returned is told, and given up when the query ends. None: never."""
+    source_timeout: float | None = 300.0
+    """Seconds after which a source that was asked for new rows and has not answered is told. None: never."""
     storage_timeout: float = 120.0
     """Seconds for which the driver tries again when the checkpoint's storage fails."""
     trigger: Trigger = None
@@ -207,6 +210,7 @@ _PARSERS: dict[str, _Parser] = {
     "epoch_retries": _whole(0),
     "epoch_timeout": _period_or_none,
     "commit_timeout": _period_or_none,
+    "source_timeout": _period_or_none,
     "storage_timeout": _span,
     "trigger": _trigger,
     "restore": _restore,

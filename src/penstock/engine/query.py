@@ -22,10 +22,12 @@ from penstock.engine.feed import Demand, Feed, SourceCancelled, SourceContended,
 from penstock.engine.history import History, epoch_event, savepoint_event, slow_event, utc_now
 from penstock.engine.loop import EpochLoop, LoopEvents
 from penstock.engine.options import Config
+from penstock.engine.parallelism import at_rescale
 from penstock.engine.savepoint import Savepoint, SavepointJob, Savepoints
+from penstock.engine.sourcewatch import SourceWatch
 from penstock.engine.upkeep import Upkeeping
 from penstock.engine.watch import Watch
-from penstock.errors import ConfigError, Fenced, PenstockError, StageFailed, StopTimeout, StorageFailed
+from penstock.errors import Fenced, PenstockError, StageFailed, StopTimeout, StorageFailed
 from penstock.graph.pipeline import Pipeline
 from penstock.observe.events import (
     Committed,
@@ -36,6 +38,7 @@ from penstock.observe.events import (
     StopReason,
     StorageRetried,
 )
+from penstock.protocol.epoch import NO_INPUT
 from penstock.protocol.ids import CheckpointId, Generation
 from penstock.protocol.manifest import Manifest
 from penstock.store.base import Store
@@ -98,6 +101,8 @@ class Query:
     def waiting_for(self) -> str | None:
         """Why no epoch runs right now, if none does."""
         why = self._loop.waiting_for
+        if why == NO_INPUT:
+            return self._watch.source.silent() or why
         busy = self._coordinator.busy() if why is not None and "commit" in why else []
         return "; ".join([why, *(described(one, self._runner.clock()) for one in busy)]) if why is not None else None
 
@@ -130,7 +135,7 @@ class Query:
 
         Raises: `ConfigError`.
         """
-        wanted = _by_stage(self._pipeline, parallelism, self._runner.manifest.max_parallelism)
+        wanted = at_rescale(self._pipeline, parallelism, self._runner.manifest.max_parallelism)
         if self._autoscaler is not None:
             self._autoscaler.leave_alone(wanted)
         for stage, count in wanted.items():
@@ -224,6 +229,7 @@ class Query:
         self._watch = Watch(
             self._runner,
             coordinator.busy,
+            self._source_watch(),
             epoch_timeout_s=self._config.epoch_timeout,
             commit_timeout_s=self._config.commit_timeout,
             slow_commit=self._on_slow_commit,
@@ -243,6 +249,16 @@ class Query:
             self._loop.request_stop(drain=False)
             wait_for(self._ended)
             raise
+
+    def _source_watch(self) -> SourceWatch:
+        return SourceWatch(
+            self._feed,
+            [source.name for source in self._pipeline.sources],
+            limit_s=self._config.source_timeout,
+            clock=self._runner.clock,
+            ending=lambda: self._loop.ended,
+            record=self._history.record,
+        )
 
     def _start_feed(self) -> None:
         pipeline, manifest = self._runner.pipeline, self._runner.manifest
@@ -407,23 +423,3 @@ class Query:
         if not self._stopping:
             return "finished"
         return "drained" if self._drained else "stopped"
-
-
-def _by_stage(pipeline: Pipeline, parallelism: int | Mapping[str, int], max_parallelism: int) -> dict[str, int]:
-    stage_of = pipeline.stage_of()
-    if isinstance(parallelism, int):
-        parallelism = {stage.name: parallelism for stage in pipeline.stages}
-    for operator, count in parallelism.items():
-        if operator not in stage_of:
-            raise ConfigError(
-                f"there is no operator {operator!r}; operators are {', '.join(stage_of)}",
-                cause="a typing error, or an operator without a name= of its own",
-                next_step="use the names of operators as above",
-            )
-        if not 1 <= count <= max_parallelism:
-            raise ConfigError(
-                f"parallelism {count} of {operator} is not between 1 and {max_parallelism}",
-                cause="a subtask needs at least one key group of its own",
-                next_step=f"choose 1 to {max_parallelism}",
-            )
-    return {stage_of[operator]: count for operator, count in parallelism.items()}

@@ -27,12 +27,12 @@ from penstock.engine.feed import Feed
 from penstock.engine.history import History, Listener, commit_event, retry_event, takeover_event, utc_now
 from penstock.engine.options import Config
 from penstock.engine.origin import bring
+from penstock.engine.parallelism import at_start
 from penstock.engine.query import Query
 from penstock.engine.settle import require_same_table, settle
 from penstock.engine.sourcelog import SOURCE_FOLDER
 from penstock.engine.upkeep import TableUpkeep, Upkeeping
 from penstock.errors import (
-    ConfigError,
     CorruptFile,
     Fenced,
     FormatTooNew,
@@ -73,7 +73,7 @@ def start_query(
     pipeline: Pipeline, config: Config, surroundings: Surroundings, listeners: tuple[Listener, ...] = ()
 ) -> Query:
     """Raises: any `PenstockError`; the checkpoint is then as it was, and at most an empty table was made."""
-    parallelism = resolve_parallelism(pipeline, config.parallelism, config)
+    parallelism = at_start(pipeline, config)
     store = surroundings.store(config.checkpoint)
     if isinstance(store, LocalStore):
         store.require_plain(SOURCE_FOLDER)  # Spark follows links in it
@@ -247,23 +247,6 @@ def _taken_over(pipeline: Pipeline, manifest: Manifest) -> dict[str, Sink]:
 def commit_user(identity: str, sink: str) -> str:
     """Belongs to the checkpoint, not to the run: a restarted or copied query is the same committer."""
     return f"penstock-{identity}-{sink}"
-
-
-def resolve_parallelism(pipeline: Pipeline, wanted: object, config: Config) -> dict[str, int]:
-    """Subtasks per stage; a mapping may name any operator of a stage."""
-    stage_of = pipeline.stage_of()
-    if not isinstance(wanted, int) and wanted is not None:
-        assert isinstance(wanted, dict)
-        unknown = sorted(set(wanted) - set(stage_of))
-        if unknown:
-            raise ConfigError(
-                f"parallelism names {', '.join(map(repr, unknown))}; operators are {', '.join(stage_of)}",
-                cause="a typing error, or an operator without a name= of its own",
-                next_step="use the names of operators as above",
-            )
-        by_stage = {stage_of[operator]: count for operator, count in wanted.items()}
-        return {stage.name: by_stage.get(stage.name, config.parallelism_of(stage.name)) for stage in pipeline.stages}
-    return {stage.name: config.parallelism_of(stage.name) for stage in pipeline.stages}
 
 
 def _take_over(

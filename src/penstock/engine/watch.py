@@ -1,8 +1,8 @@
-"""Looks after whatever may hang: a job whose subtasks do not get on, a commit that does not return.
+"""Looks after whatever may hang: a job whose subtasks do not get on, a commit or a source that does not answer.
 
 A job without a sign of life is cancelled; `verdict` then tells the loop why its job ended. A commit cannot be taken
-back: it is told, and epochs go on until `max_uncommitted`. Looking costs nothing until a job has lasted longer than
-`epoch_timeout`.
+back: it is told, and epochs go on until `max_uncommitted`. A source is told, too. Looking costs a question to Spark's
+streaming query, and more once a job has lasted longer than `epoch_timeout`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from penstock.engine.background import Background, Pause, Spawn
 from penstock.engine.commits import Busy
 from penstock.engine.epochs import EpochRunner, RunningJob
+from penstock.engine.sourcewatch import SourceWatch
 from penstock.errors import MissingFile, PenstockError, SubtaskHung
 from penstock.protocol.hung import FOLDER, Stuck, belongs_to, decode_stuck, is_over, tells_why
 
@@ -43,6 +44,7 @@ class Watch:
         self,
         runner: EpochRunner,
         commits: Callable[[], Sequence[Busy]],
+        source: SourceWatch,
         *,
         epoch_timeout_s: float | None,
         commit_timeout_s: float | None,
@@ -50,8 +52,9 @@ class Watch:
         spawn: Spawn,
     ) -> None:
         self._runner, self._commits, self._slow_commit = runner, commits, slow_commit
+        self.source = source
         self._job_s, self._commit_s = epoch_timeout_s, commit_timeout_s
-        limits = [limit for limit in (epoch_timeout_s, commit_timeout_s) if limit is not None]
+        limits = [limit for limit in (epoch_timeout_s, commit_timeout_s, source.limit_s) if limit is not None]
         self._every_s = min(LOOK_S_MAX, *(limit / LOOKS for limit in limits)) if limits else None
         self._signs: _Signs | None = None
         self._verdict: tuple[RunningJob, SubtaskHung] | None = None
@@ -82,6 +85,7 @@ class Watch:
         if self._ending:
             return None
         try:
+            self.source.look()
             self._look_at_job()
             self._look_at_commits()
         except PenstockError as error:  # the storage may be out of reach: the next look may see more

@@ -137,6 +137,18 @@ class CommitSlow(_Event, frozen=True, kw_only=True):
     waited_s: Seconds
 
 
+class SourceSlow(_Event, frozen=True, kw_only=True):
+    """A source has not answered within `source_timeout`. It is still asked; epochs go on with what is in flight.
+
+    `what` is what it was asked, in Spark's words. `answered`: it has answered in the end, after `waited_s`.
+    """
+
+    source: str
+    what: str
+    waited_s: Seconds
+    answered: bool = False
+
+
 class StorageRetried(_Event, frozen=True, kw_only=True):
     """The checkpoint's storage refused something that the driver needs; it is tried again, and nothing is lost."""
 
@@ -222,6 +234,7 @@ Event: TypeAlias = (
     | Committed
     | CommitRetried
     | CommitSlow
+    | SourceSlow
     | StorageRetried
     | Rescaled
     | InFlightDropped

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+NO_INPUT = "no input"
+
 
 class Stopping(Enum):
     """How the query was asked to stop, if it was."""
@@ -80,4 +82,4 @@ def decide(facts: Facts) -> Next:
         return Ingest()
     if backlog:
         return Drain()
-    return Wait("no input")
+    return Wait(NO_INPUT)

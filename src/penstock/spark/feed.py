@@ -22,12 +22,14 @@ from penstock.engine.feed import Demand
 from penstock.engine.sourcelog import SOURCE_FOLDER, rewind_source
 from penstock.errors import MissingFile
 from penstock.protocol.ids import BatchId
+from penstock.protocol.silence import SourceState
 from penstock.spark.exchange import SourceLayout
 from penstock.spark.failures import explained, is_stopped, session_stopped
 from penstock.spark.live import LivePlan
 from penstock.spark.quirks.batches import batch_settings
 from penstock.spark.quirks.hadoop import connector, hadoop_url
 from penstock.spark.quirks.logfiles import QuickLogFiles
+from penstock.spark.status import state_of
 from penstock.store.base import Store
 from penstock.subtask.attempt import Limits
 
@@ -67,6 +69,8 @@ class _Reading:
 
     query: StreamingQuery
     log_files: QuickLogFiles
+    in_hand: threading.Event = field(default_factory=threading.Event)
+    """Its handler has a micro-batch."""
     stopping: threading.Event = field(default_factory=threading.Event)
     parked: threading.Event = field(default_factory=threading.Event)
     """Its handler has a micro-batch that nobody takes, and does nothing but wait for the end."""
@@ -129,6 +133,16 @@ class SparkFeed:
         if reading is not None:
             _stop(reading)
 
+    def state(self) -> SourceState | None:
+        reading = self._reading
+        if reading is None:
+            return None
+        if reading.in_hand.is_set():
+            return SourceState(None)
+        with suppress(Exception):  # the JVM may be gone: the feed's own thread tells that
+            return state_of(reading.query, self._context)
+        return None
+
     def _read(self, offer: Callable[[OfferedBatch], None], demand: Demand) -> _Reading | None:
         """Starts a streaming query; None once the feed was stopped."""
         with self._lock:
@@ -143,8 +157,16 @@ class SparkFeed:
         rows = self._layout.union(self._frames)
         settings = {**QUERY_SETTINGS, **batch_settings(rows.schema)}
         configured = False
+        in_hand = threading.Event()
 
         def handle(frame: DataFrame, number: int) -> None:
+            in_hand.set()
+            try:
+                hand_over(frame, number)
+            finally:
+                in_hand.clear()
+
+        def hand_over(frame: DataFrame, number: int) -> None:
             nonlocal configured
             if not configured:
                 log_files.restore()
@@ -179,7 +201,7 @@ class SparkFeed:
             log_files.choose()
         try:
             with connector(self._store.url):
-                return _Reading(writer.start(), log_files)
+                return _Reading(writer.start(), log_files, in_hand)
         except BaseException:
             log_files.restore()
             raise

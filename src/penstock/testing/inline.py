@@ -36,6 +36,7 @@ from penstock.protocol.ids import BatchId
 from penstock.protocol.keygroups import groups_of
 from penstock.protocol.plan import StagePlan
 from penstock.protocol.report import SubtaskReport
+from penstock.protocol.silence import SourceState
 from penstock.sinks.base import Sink
 from penstock.store import open_store
 from penstock.store.base import Store
@@ -143,6 +144,12 @@ class InlineFeed:
     def stop(self) -> None:
         self._stopped.set()
 
+    def before_batch(self, number: int) -> None:
+        """For a test whose source takes its time."""
+
+    def state(self) -> SourceState | None:
+        return SourceState(None)
+
     def remembers(self, batch_id: BatchId, offsets_digest: str | None) -> bool:  # noqa: ARG002 - numbers never change
         return True
 
@@ -158,6 +165,7 @@ class InlineFeed:
     ) -> None:
         try:
             for number in range(len(self._accepted), len(self._batches)):
+                self.before_batch(number)
                 if self._stopped.is_set():
                     break
                 offer(OfferedBatch(BatchId(number), self._batches[number], f"offsets-{number}", "inline"))

@@ -17,6 +17,7 @@ from penstock.engine.cluster import OfferedBatch
 from penstock.engine.feed import Demand, SourceContended
 from penstock.engine.loop import EpochLoop
 from penstock.protocol.ids import BatchId
+from penstock.protocol.silence import SourceState
 from penstock.testing.simulate.faults import Fault
 from penstock.testing.simulate.fibers import Process
 
@@ -121,6 +122,9 @@ class SimFeed:
 
     def stop(self) -> None:
         self._stopped = True
+
+    def state(self) -> SourceState | None:
+        return SourceState(None)
 
     def remembers(self, batch_id: BatchId, offsets_digest: str | None) -> bool:
         return str(self._world.source.offsets.get(batch_id)) == offsets_digest

@@ -30,6 +30,7 @@ from penstock.testing.simulate.jobs import Records, Shape, pipeline_of
 from penstock.testing.simulate.moving import Moving
 from penstock.testing.simulate.results import check_results
 from penstock.testing.simulate.savepoints import SimSavepoints
+from penstock.testing.simulate.settings import draw_options
 from penstock.testing.simulate.source import Offsets, SimFeed, SimSource
 from penstock.testing.simulate.storage import Disk, SimStore
 from penstock.testing.simulate.table import SimTable
@@ -145,20 +146,15 @@ class World:
         self.epoch_s = epoch_s or 1.0
         self.barrier = epoch_s is not None
         self.epochs_max = EPOCHS_MAX
-        self._options: Options = {
-            "max_parallelism": self.max_parallelism,
-            "epoch": epoch_s,
-            "retain": self.retain,
-            "max_in_flight": rng.choice((2_000, 1_000_000)),
-            "max_in_flight_segments": rng.choice((4, 1_000, 1_000)),
-            "max_uncommitted": rng.choice((1, 2, 4, 16)),
-            "epoch_retries": rng.choice((0, 1, 2)),
-            "epoch_timeout": None,
-            "commit_timeout": None,
-        }
+        self._options = draw_options(
+            rng,
+            max_parallelism=self.max_parallelism,
+            epoch_s=epoch_s,
+            retain=self.retain,
+            crowded=self.shape.crowded,
+        )
         if self.shape.crowded:
             self._batch_rows = 4
-            self._options |= {"max_in_flight": 1_000_000, "max_in_flight_segments": 1_000}
         self._limits = Limits(segment_bytes=rng.choice((500, 3_000, 1_000_000)), prefetch_bytes=0)
         self._slots = rng.choice((1, 2, 4))
         self._first_slice_rows = slices.FIRST_SLICE_ROWS if self.calm else rng.choice(FIRST_SLICES)
