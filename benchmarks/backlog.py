@@ -30,7 +30,7 @@ class Slow(pen.KeyedProcess):
     """1 ms per row, so that nothing worth mentioning drains while we look."""
 
     output = "key long, size long"
-    n = pen.value("long")
+    n = pen.value_state("long")
 
     def process(self, key: Any, rows: Any, state: Any, out: Any) -> None:
         spend(len(rows), 0.001)

@@ -21,8 +21,8 @@ class Totals(pen.KeyedProcess):
     """Running count and sum in per-key Python, as the peers in `benchmarks.peers.keyed_python` do it."""
 
     output = "key long, n long, total long"
-    n = pen.value("long")
-    total = pen.value("long")
+    n = pen.value_state("long")
+    total = pen.value_state("long")
 
     def process(self, key: Any, rows: Any, state: Any, out: Any) -> None:
         state.n = (state.n or 0) + len(rows)
@@ -34,7 +34,7 @@ class Slow(pen.KeyedProcess):
     """An operator that costs 1 ms per row."""
 
     output = "key long, n long"
-    n = pen.value("long")
+    n = pen.value_state("long")
 
     def process(self, key: Any, rows: Any, state: Any, out: Any) -> None:
         spend(len(rows), 0.001)

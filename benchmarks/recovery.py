@@ -114,7 +114,7 @@ class Numbered(pen.KeyedProcess):
     """1 ms per row; numbers each key's rows."""
 
     output = "key long, number long, nth long"
-    seen = pen.value("long")
+    seen = pen.value_state("long")
 
     def process(self, key: Any, rows: Any, state: Any, out: Any) -> None:
         nth = state.seen or 0

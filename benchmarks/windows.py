@@ -48,7 +48,7 @@ def _ours(spark: SparkSession, source: Path, parallelism: int) -> Measured:
 
 
 def counts(stream: Stream) -> Output:
-    windows = stream.key_by("key").window(pen.tumbling("10 s"))
+    windows = stream.key_by("key").window(pen.tumbling_window("10 s"))
     return windows.aggregate(n=pen.count(), name="counts").write(pen.Discard())
 
 

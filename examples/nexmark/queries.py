@@ -63,14 +63,19 @@ def hot_items(sources: Sources) -> Stream:
     counts = (
         sources["bids"]
         .key_by("auction")
-        .window(pen.sliding("10 s", every="2 s"))
+        .window(pen.sliding_window("10 s", every="2 s"))
         .aggregate(n=pen.count(), name="bids_per_auction")
     )
     return counts.key_by("window_end").aggregate(n=pen.max("n"), name="hottest")
 
 
 def new_users(sources: Sources) -> Stream:
-    return sources["persons"].key_by("state").window(pen.tumbling("10 s")).aggregate(n=pen.count(), name="new_users")
+    return (
+        sources["persons"]
+        .key_by("state")
+        .window(pen.tumbling_window("10 s"))
+        .aggregate(n=pen.count(), name="new_users")
+    )
 
 
 def highest_bid(sources: Sources) -> Stream:

@@ -3,6 +3,7 @@ recovers."""
 
 from typing import TYPE_CHECKING, Any
 
+from penstock.api.deprecated import RENAMED, warn_renamed
 from penstock.api.read import read
 from penstock.api.stream import BroadcastStream, KeyedStream, Output, Stream, WindowedStream, start
 from penstock.errors import PenstockError
@@ -28,9 +29,9 @@ from penstock.operators.aggregate.user_aggregate import UserAggregate
 from penstock.operators.calls.event_loop import AsyncFunction
 from penstock.operators.process.batch_process import BatchProcess
 from penstock.operators.process.connect import ConnectProcess
-from penstock.operators.process.declare import broadcast_map, list_state, map_state, value
+from penstock.operators.process.declare import broadcast_map, list_state, map_state, value_state
 from penstock.operators.process.process import KeyedProcess
-from penstock.operators.window.windows import session_window, sliding, tumbling
+from penstock.operators.window.windows import session_window, sliding_window, tumbling_window
 from penstock.sinks.discard import Discard
 from penstock.sinks.listeners import CommitInfo, CommitListener
 from penstock.sinks.paimon.sink import Paimon
@@ -80,20 +81,20 @@ __all__ = [
     "read",
     "session",
     "session_window",
-    "sliding",
+    "sliding_window",
     "spark_conf",
     "start",
     "stddev",
     "stddev_pop",
     "sum",
-    "tumbling",
-    "value",
+    "tumbling_window",
+    "value_state",
     "var_pop",
     "variance",
 ]
 
 
-def __getattr__(name: str) -> Any:
+def _resolved(name: str) -> Any:
     """Spark is imported only by those who use it: subtasks and tools that read checkpoints do not."""
     if name in ("session", "spark_conf"):
         from penstock.spark import session as module
@@ -103,4 +104,11 @@ def __getattr__(name: str) -> Any:
         from penstock.engine.query import Query
 
         return Query
+    if name in RENAMED:
+        warn_renamed(f"penstock.{name}", f"penstock.{RENAMED[name]}")
+        return globals()[RENAMED[name]]
     raise AttributeError(f"module 'penstock' has no attribute {name!r}")
+
+
+if not TYPE_CHECKING:  # to a type checker every name would exist then, a misspelt one too
+    __getattr__ = _resolved

@@ -22,7 +22,7 @@ class Later(pen.KeyedProcess):
 
     output = "source string, number bigint, key bigint, seq bigint"
     waiting = pen.list_state("bigint")
-    seen = pen.value("bigint")
+    seen = pen.value_state("bigint")
 
     def process(self, key, rows, state, out, timers):
         state.waiting.extend(row["number"] for row in rows)

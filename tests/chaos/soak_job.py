@@ -26,7 +26,7 @@ class Numbered(pen.KeyedProcess):
     """Numbers the rows of each key."""
 
     output = "number bigint, key bigint, ts timestamp, nth bigint"
-    seen = pen.value("bigint")
+    seen = pen.value_state("bigint")
 
     def process(self, key, rows, state, out):
         nth = state.seen or 0
@@ -44,7 +44,7 @@ def soak_outputs(spark: SparkSession, folder: Path, cost_s: float) -> Sequence[p
         pen.read(rows, name="rows", event_time="ts", watermark="2 s").key_by("key").process(Numbered, name="number")
     )
     slow = numbered.map_batches(takes(cost_s), name="slow")
-    windows = slow.key_by("key").window(pen.tumbling(WINDOW_S)).aggregate(n=pen.count(), name="windows")
+    windows = slow.key_by("key").window(pen.tumbling_window(WINDOW_S)).aggregate(n=pen.count(), name="windows")
     lake = str(folder / "lake")
     return [
         slow.write(pen.Paimon(lake, ROWS, upkeep=UPKEEP), name="rows_table"),

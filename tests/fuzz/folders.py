@@ -72,7 +72,7 @@ def rows_of(batch: int) -> pa.Table:
 def pipeline(clock: FakeClock, cost_s: float) -> pen.Output:
     class Slow(pen.KeyedProcess):
         output = SCHEMA
-        seen = pen.value(pa.int64())
+        seen = pen.value_state(pa.int64())
         words = pen.list_state(pa.string())
 
         def process(self, key, rows, state, out):

@@ -77,8 +77,8 @@ class Numbering(pen.KeyedProcess):
     taken: ClassVar[tuple[str, ...]]
     amount: ClassVar[str]
     fails: ClassVar[int | None]
-    seen = pen.value("bigint")
-    total = pen.value("bigint")
+    seen = pen.value_state("bigint")
+    total = pen.value_state("bigint")
     numbers = pen.list_state("bigint")
     rests = pen.map_state("bigint", "bigint")
 
@@ -146,7 +146,7 @@ class Noting(pen.KeyedProcess):
 
     output: ClassVar[Any]
     taken: ClassVar[tuple[str, ...]]
-    seen = pen.value("bigint")
+    seen = pen.value_state("bigint")
 
     def process(self, key: Row, rows: list[Row], state: Any, out: Any) -> None:
         seen = state.seen or 0
@@ -195,8 +195,8 @@ class Summing(pen.BatchProcess):
     output: ClassVar[Any]
     keys: ClassVar[tuple[str, ...]]
     amount: ClassVar[str]
-    rows = pen.value("bigint")
-    total = pen.value("bigint")
+    rows = pen.value_state("bigint")
+    total = pen.value_state("bigint")
 
     def process(self, batch: pa.RecordBatch, keys: Any, state: Any) -> pa.Table:
         amounts = batch[self.amount].fill_null(0).to_numpy()

@@ -21,7 +21,7 @@ class Counting(pen.ConnectProcess):
     inputs: ClassVar[tuple[str, ...]]
     output: ClassVar[Any]
     keys: ClassVar[Keys]
-    seen = pen.value("bigint")
+    seen = pen.value_state("bigint")
 
     def process(self, port: str, key: Row, rows: list[Row], state: Any, out: Any) -> None:
         for _ in rows:

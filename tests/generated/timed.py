@@ -38,9 +38,9 @@ class Span:
     def ours(self) -> Any:
         match self.kind:
             case "tumbling":
-                return pen.tumbling(seconds(self.size), offset=seconds(self.offset))
+                return pen.tumbling_window(seconds(self.size), offset=seconds(self.offset))
             case "sliding":
-                return pen.sliding(seconds(self.size), every=seconds(self.every), offset=seconds(self.offset))
+                return pen.sliding_window(seconds(self.size), every=seconds(self.every), offset=seconds(self.offset))
         return pen.session_window(seconds(self.size))
 
     def sql(self, rows: str, keys: Keys, moment: str) -> str:
@@ -236,7 +236,7 @@ class Ringing(pen.KeyedProcess):
     output: ClassVar[Any]
     keys: ClassVar[Keys]
     time: ClassVar[str | None]
-    fired = pen.value("bigint")
+    fired = pen.value_state("bigint")
 
     def process(self, key: Row, rows: list[Row], state: Any, out: Any, timers: Any) -> None:
         for row in rows:

@@ -46,7 +46,7 @@ class Count(pen.KeyedProcess):
     """Numbers the records of each key, in the order in which it sees them."""
 
     output = COUNTED
-    seen = pen.value("bigint")
+    seen = pen.value_state("bigint")
 
     def process(self, key, rows, state, out):
         for row in rows:
@@ -59,7 +59,7 @@ class CountAll(pen.ConnectProcess):
 
     inputs = ("a", "b", "c")
     output = COUNTED
-    seen = pen.value("bigint")
+    seen = pen.value_state("bigint")
 
     def process(self, port, key, rows, state, out):
         Count.process(self, key, rows, state, out)
@@ -70,8 +70,8 @@ class CountTwice(pen.ConnectProcess):
 
     inputs = ("left", "right")
     output = f"{COUNTED}, port int"
-    left = pen.value("bigint")
-    right = pen.value("bigint")
+    left = pen.value_state("bigint")
+    right = pen.value_state("bigint")
 
     def process(self, port, key, rows, state, out):
         for row in rows:
@@ -85,7 +85,7 @@ class Ruled(pen.ConnectProcess):
 
     inputs = ("records", "rules")
     output = f"{COUNTED}, rules bigint, most bigint"
-    seen = pen.value("bigint")
+    seen = pen.value_state("bigint")
     rule = pen.broadcast_map("bigint", "bigint")
 
     def process(self, port, key, rows, state, out):
@@ -178,7 +178,7 @@ class Shape:
 def with_windows(counted: pen.Stream, folder: Path, cost: Cost) -> Sequence[pen.Output]:
     """Records into one table behind a slow map, windows of them into another."""
     slow = counted.map_batches(takes(cost), name="slow")
-    windows = slow.key_by("key").window(pen.tumbling(WINDOW_US / 1e6)).aggregate(n=pen.count(), name="windows")
+    windows = slow.key_by("key").window(pen.tumbling_window(WINDOW_US / 1e6)).aggregate(n=pen.count(), name="windows")
     return [slow.write(paimon(folder), name="records"), windows.write(paimon(folder, WINDOWS), name="window_rows")]
 
 

@@ -182,7 +182,7 @@ def in_windows(
 TUMBLING = "window(ts, '10 seconds', '10 seconds', '3 seconds')"
 SLIDING = "window(ts, '12 seconds', '5 seconds')"
 WINDOW = ("k", "window_start", "window_end")
-tumbling = pen.tumbling("10 s", offset="3 s")
+tumbling = pen.tumbling_window("10 s", offset="3 s")
 
 WINDOWED = {
     "aggregate": Case(
@@ -222,7 +222,7 @@ WINDOWED = {
         plain=sorted_lists,
     ),
     "sliding": Case(
-        in_windows("tardy", pen.sliding("12 s", every="5 s"), ANY_ORDER),
+        in_windows("tardy", pen.sliding_window("12 s", every="5 s"), ANY_ORDER),
         windowed("tardy", SLIDING, ANY_ORDER, "w.end > mark"),
         plain=sorted_lists,
     ),
@@ -234,8 +234,9 @@ WINDOWED = {
     ),
     "window_of_windows": Case(
         lambda s: (
-            s["a"].key_by("k", "item").window(pen.tumbling("5 s")).aggregate(rows=pen.count(), name="small")
-            .key_by("k").window(pen.tumbling("20 s")).aggregate(rows=pen.sum("rows"), parts=pen.count(), name="large")
+            s["a"].key_by("k", "item").window(pen.tumbling_window("5 s")).aggregate(rows=pen.count(), name="small")
+            .key_by("k").window(pen.tumbling_window("20 s"))
+            .aggregate(rows=pen.sum("rows"), parts=pen.count(), name="large")
         ),
         "SELECT k, w.start AS window_start, w.end AS window_end, count(*) AS rows, "
         "count(DISTINCT struct(item, unix_seconds(ts) DIV 5)) AS parts "
@@ -272,7 +273,7 @@ BEST = {
         plain=ranks,
     ),
     "top_n_in_windows": Case(
-        lambda s: s["a"].key_by("k").top_n(3, by="price", window=pen.tumbling("10 s")),
+        lambda s: s["a"].key_by("k").top_n(3, by="price", window=pen.tumbling_window("10 s")),
         ranked("price", "price DESC", "window(ts, '10 seconds')"),
         plain=ranks,
     ),
@@ -286,8 +287,8 @@ class Numbered(pen.KeyedProcess):
 
     output = "k string, n bigint, nth bigint, total bigint, items bigint, so_many bigint"
     sides: ClassVar = {"third": "n bigint"}
-    seen = pen.value("bigint")
-    total = pen.value("bigint")
+    seen = pen.value_state("bigint")
+    total = pen.value_state("bigint")
     items = pen.list_state("string")
     counts = pen.map_state("string", "bigint")
 
@@ -314,7 +315,7 @@ class Alarms(pen.KeyedProcess):
     """A timer for each row, a second after it; numbers them as they fire."""
 
     output = "k string, nth bigint, at timestamp"
-    fired = pen.value("bigint")
+    fired = pen.value_state("bigint")
 
     def process(self, key: Row, rows: list[Row], state: Any, out: Any, timers: Any) -> None:
         for row in rows:
@@ -329,8 +330,8 @@ class Sums(pen.BatchProcess):
     """Running count and sum, a column at a time."""
 
     output = "k string, n bigint, total bigint"
-    n = pen.value("bigint")
-    total = pen.value("bigint")
+    n = pen.value_state("bigint")
+    total = pen.value_state("bigint")
 
     def process(self, batch: pa.RecordBatch, keys: Any, state: Any) -> pa.Table:
         amounts = batch["amount"].fill_null(0).to_numpy()
@@ -345,7 +346,7 @@ class Both(pen.ConnectProcess):
 
     inputs = ("a", "b")
     output = "k string, seen bigint"
-    seen = pen.value("bigint")
+    seen = pen.value_state("bigint")
 
     def process(self, port: str, key: Row, rows: list[Row], state: Any, out: Any) -> None:
         for _ in rows:

@@ -22,7 +22,7 @@ class Count(pen.KeyedProcess):
     """Numbers the rows of a user as they come."""
 
     output = "user bigint, number bigint, seq bigint"
-    seen = pen.value("bigint")
+    seen = pen.value_state("bigint")
 
     def process(self, key: dict[str, Any], rows: list[dict[str, Any]], state: Any, out: Any) -> None:
         del key

@@ -60,7 +60,7 @@ def test_select_where_and_expressions_give_what_batch_sql_gives(spark: SparkSess
 
 def test_windows_take_expressions_too(spark: SparkSession, tmp_path: Path) -> None:
     """Item 8: the computed column is in front of the operator, not among its results."""
-    windowed = orders(spark, tmp_path).key_by("user").window(pen.tumbling("10 s"))
+    windowed = orders(spark, tmp_path).key_by("user").window(pen.tumbling_window("10 s"))
     stream = windowed.aggregate(value=pen.sum("price * quantity"), name="windows")
     assert stream.schema.names == ["user", "window_start", "window_end", "value"]
 

@@ -55,7 +55,7 @@ def keyed_slow(clock: FakeClock, table: str, cost_s: float = 0.001) -> pen.Outpu
 
     class Slow(pen.KeyedProcess):
         output = SCHEMA
-        seen = pen.value(pa.int64())
+        seen = pen.value_state(pa.int64())
 
         def process(self, key, rows, state, out):
             clock.now += len(rows) * cost_s

@@ -26,7 +26,7 @@ class Recorded(pen.KeyedProcess):
     """Numbers each user's rows, and leaves a file for each attempt of each subtask: ``<subtask>-<attempt>``."""
 
     output = "user bigint, number bigint, nth bigint"
-    seen = pen.value("bigint")
+    seen = pen.value_state("bigint")
 
     def __init__(self, folder: str) -> None:
         self.folder = folder

@@ -153,7 +153,7 @@ class Slow(pen.KeyedProcess):
     """Hands every row on with its number within its user, at a millisecond each: two slots do 400 in 200 ms."""
 
     output = "user bigint, number bigint, nth bigint"
-    seen = pen.value("bigint")
+    seen = pen.value_state("bigint")
 
     def process(self, key, rows, state, out):
         nth = state.seen or 0

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import ParamSpec, TypeVar
 
 from penstock.errors import ConfigError
+
+RENAMED: Mapping[str, str] = {
+    "sliding": "sliding_window",
+    "tumbling": "tumbling_window",
+    "value": "value_state",
+}
+"""Old and new names in the package `penstock`."""
 
 P = ParamSpec("P")
 R = TypeVar("R")

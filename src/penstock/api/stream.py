@@ -256,7 +256,9 @@ class KeyedStream:
     def window(
         self, window: Window, *, on: str | None = None, allowed_lateness: Duration = 0, emit: Emit = "on_close"
     ) -> WindowedStream:
-        """Cuts the rows of each key into windows of event time: `pen.tumbling`, `pen.sliding` or `pen.session_window`.
+        """Cuts the rows of each key into windows of event time.
+
+        `window` is made by `pen.tumbling_window`, `pen.sliding_window` or `pen.session_window`.
 
         A window closes when the watermark reaches its end; ``emit="on_close"`` then emits one row per key and window.
         Rows that come within `allowed_lateness` after that make another, updated row, in each epoch that has any.
@@ -270,7 +272,7 @@ class KeyedStream:
             raise PipelineError(
                 f"window({window!r:.100})",
                 cause="a window is made by one of three functions",
-                next_step='write for example window(pen.tumbling("1 min"))',
+                next_step='write for example window(pen.tumbling_window("1 min"))',
             )
         if column is None or not is_timed(self.node):
             raise PipelineError(

@@ -18,7 +18,7 @@ class NumberClicks(pen.KeyedProcess):
     """Gives each click its number within its user; stands for model inference, an enrichment call, a parser."""
 
     output = "click bigint, user bigint, number bigint"
-    clicks = pen.value("bigint")
+    clicks = pen.value_state("bigint")
 
     def process(self, key, rows, state, out):  # type: ignore[no-untyped-def]
         number = state.clicks or 0

@@ -46,7 +46,7 @@ def joined(**options: Any) -> object:
         (lambda: pen.quantiles("v", 0.5), "shares=0.5"),
         (lambda: stream().key_by("k").aggregate([pen.count()]), "got the aggregates"),
         (lambda: stream().key_by("k").aggregate({5: pen.count()}), "got the aggregates"),
-        (lambda: pen.tumbling(1e300), "size=1e+300"),
+        (lambda: pen.tumbling_window(1e300), "size=1e+300"),
     ],
 )
 def test_an_argument_that_makes_no_sense_is_named(build: Callable[[], object], words: str) -> None:
@@ -75,7 +75,7 @@ def test_shares_may_be_a_numpy_array() -> None:
 @pytest.mark.parametrize(("offset", "same"), [("-2 h", "22 h"), ("-24 h", "0 h")])
 def test_an_offset_may_be_negative(offset: str, same: str) -> None:
     """D2: days that begin two hours before those of UTC."""
-    assert pen.tumbling("24 h", offset=offset) == pen.tumbling("24 h", offset=same)
+    assert pen.tumbling_window("24 h", offset=offset) == pen.tumbling_window("24 h", offset=same)
 
 
 class Pair(pen.UserAggregate):

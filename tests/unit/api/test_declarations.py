@@ -95,11 +95,11 @@ def test_deleting_state_forgets_it() -> None:
                 assert (state.one, state.many, state.by_name, state.mortal) == (None, [], {}, None)
 
     fields = {
-        "one": pen.value("bigint"),
+        "one": pen.value_state("bigint"),
         "many": pen.list_state("bigint"),
         "by_name": pen.map_state("string", "bigint"),
     }
-    code = keyed(process=forget, mortal=pen.value("bigint", ttl="1 h"), **fields)
+    code = keyed(process=forget, mortal=pen.value_state("bigint", ttl="1 h"), **fields)
     harness = Harness(stream_of(SCHEMA).key_by("k").process(code, name="p"))
     harness.feed([ROW])
     assert len(harness.state("p")) == 1
@@ -111,7 +111,7 @@ def test_deleting_what_is_no_state_is_an_error_of_user_code() -> None:
     def forget(self: Any, key: Any, rows: Any, state: Any, out: Any) -> None:
         del state.two
 
-    code = keyed(process=forget, one=pen.value("bigint", ttl="1 h"))
+    code = keyed(process=forget, one=pen.value_state("bigint", ttl="1 h"))
     with pytest.raises(OperatorFailed, match="there is no state 'two'; declared is one"):
         Harness(stream_of(SCHEMA).key_by("k").process(code)).feed([ROW])
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import penstock as pen
-from penstock.api.deprecated import renamed_argument
+from penstock.api.deprecated import RENAMED, renamed_argument
 from penstock.errors import ConfigError
 from penstock.testing import stream_of
 
@@ -28,6 +28,28 @@ def called(function: Callable[..., Any], *args: object, **kwargs: object) -> Any
 @pytest.fixture
 def stream() -> pen.Stream:
     return stream_of(pa.schema([("k", pa.int64())]))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("value", "value_state"), ("tumbling", "tumbling_window"), ("sliding", "sliding_window")],
+)
+def test_an_old_name_of_the_package_is_the_new_one_and_warns_where_it_is_used(old: str, new: str) -> None:
+    with pytest.warns(DeprecationWarning, match=f"^penstock.{old} is now called penstock.{new}$") as caught:
+        assert getattr(pen, old) is getattr(pen, new)
+    assert [warning.filename for warning in caught] == [__file__]
+
+
+def test_an_old_name_can_be_imported() -> None:
+    with pytest.warns(DeprecationWarning, match="value_state") as caught:
+        from penstock import value
+    assert value is pen.value_state
+    assert {warning.filename for warning in caught} == {__file__}
+
+
+def test_every_renamed_name_is_tested_and_none_is_shown_any_more() -> None:
+    assert {"value", "tumbling", "sliding"} == set(RENAMED)
+    assert not RENAMED.keys() & {*pen.__all__, *dir(pen)}
 
 
 def test_an_argument_by_its_new_name_does_not_warn() -> None:

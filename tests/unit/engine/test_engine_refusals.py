@@ -74,7 +74,7 @@ def test_a_changed_schema_is_refused(tmp_path: Path, clock: FakeClock, table: st
         (pen.quantiles("number", [0.5]), pen.quantiles("number", [0.9]), True),
     ],
 )
-@pytest.mark.parametrize("window", [None, pen.tumbling("1 min")])
+@pytest.mark.parametrize("window", [None, pen.tumbling_window("1 min")])
 def test_an_aggregate_of_another_meaning_is_refused(
     tmp_path: Path, clock: FakeClock, table: str, before: Any, after: Any, fits: bool, window: Any
 ) -> None:

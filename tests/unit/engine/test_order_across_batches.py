@@ -27,7 +27,7 @@ class Seen(pen.KeyedProcess):
     """Numbers the rows of a key as they come."""
 
     output = SCHEMA.append(pa.field("n", pa.int64()))
-    n = pen.value("bigint")
+    n = pen.value_state("bigint")
 
     def process(self, key: dict[str, Any], rows: list[dict[str, Any]], state: Any, out: Any) -> None:
         del key

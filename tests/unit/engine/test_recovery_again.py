@@ -30,7 +30,7 @@ def two_stages(clock: FakeClock, table: str) -> pen.Output:
     def stage(cost_s: float) -> type[pen.KeyedProcess]:
         class Slow(pen.KeyedProcess):
             output = SCHEMA
-            seen = pen.value(pa.int64())
+            seen = pen.value_state(pa.int64())
 
             def process(self, key, rows, state, out):
                 clock.now += len(rows) * cost_s

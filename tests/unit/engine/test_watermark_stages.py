@@ -20,7 +20,7 @@ class Same(pen.KeyedProcess):
     """Hands rows on, as a stage of its own."""
 
     output = SCHEMA
-    seen = pen.value(pa.int64())
+    seen = pen.value_state(pa.int64())
 
     def process(self, key, rows, state, out):
         state.seen = (state.seen or 0) + len(rows)
@@ -40,7 +40,7 @@ def test_the_last_windows_close_though_no_more_rows_come(
     stream = stream_of(SCHEMA, event_time="ts", watermark="1 s")
     for _ in range(stages):
         stream = stream.key_by("user").process(Same)
-    counts = stream.key_by("user").window(pen.tumbling("10 s")).aggregate(n=pen.count(), name="counts")
+    counts = stream.key_by("user").window(pen.tumbling_window("10 s")).aggregate(n=pen.count(), name="counts")
     run = InlineRun([{"source": batch(list(range(60)))}, {"source": batch([1_000])}], clock)
     run.start(counts.write(Memory(table)), checkpoint=tmp_path, parallelism=2).await_termination(60)
     rows = memory_table(table).rows().to_pylist()

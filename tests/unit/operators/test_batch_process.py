@@ -29,7 +29,7 @@ class Totals(pen.BatchProcess):
     """Running sum and the epoch-independent number of rows; a total of 0 forgets the key."""
 
     output = pa.schema([("user", pa.string()), ("total", pa.int64())])
-    total = pen.value(pa.int64())
+    total = pen.value_state(pa.int64())
 
     def process(self, batch: pa.RecordBatch, keys: Any, state: Any) -> Any:
         added = np.bincount(keys.numbers, batch["amount"].to_numpy(), keys.count).astype(np.int64)
@@ -65,8 +65,8 @@ class Reusing(pen.BatchProcess):
     """Computes into the same memory in every call, and gives it away as state and as output."""
 
     output = pa.schema([("k", pa.int64()), ("total", pa.int64())])
-    total = pen.value(pa.int64())
-    moment = pen.value(pa.timestamp("us"))
+    total = pen.value_state(pa.int64())
+    moment = pen.value_state(pa.timestamp("us"))
 
     def open(self) -> None:
         self.buffer = np.zeros(8, np.int64)
@@ -98,7 +98,7 @@ def test_memory_that_user_code_uses_again_changes_neither_state_nor_output() -> 
 
 class Recent(pen.BatchProcess):
     output = pa.schema([("user", pa.string()), ("before", pa.int64())])
-    last = pen.value(pa.int64(), ttl="10 s")
+    last = pen.value_state(pa.int64(), ttl="10 s")
 
     def process(self, batch: pa.RecordBatch, keys: Any, state: Any) -> Any:
         before = state.last

@@ -44,7 +44,7 @@ class Tally(pen.ConnectProcess):
 
     inputs: Any = ("a", "b")
     output = SEEN
-    seen = pen.value(pa.int64())
+    seen = pen.value_state(pa.int64())
 
     def __init__(self, clock: FakeClock, cost_s: float = 0.001) -> None:
         self.clock, self.cost_s = clock, cost_s
@@ -98,7 +98,7 @@ def test_a_union_of_three_sources_in_front_of_a_keyed_operator_loses_nothing(
 
     class Count(pen.KeyedProcess):
         output = SEEN
-        seen = pen.value(pa.int64())
+        seen = pen.value_state(pa.int64())
 
         def process(self, key, rows, state, out):
             clock.now += 0.001 * len(rows)
@@ -169,7 +169,7 @@ class Rated(pen.ConnectProcess):
     output = pa.schema([*ROWS, ("known", pa.int64()), ("total", pa.int64()), ("nth", pa.int64())])
     rates = pen.broadcast_map(pa.string(), pa.int64())
     applied = pen.broadcast_map(pa.int64(), pa.int64())
-    seen = pen.value(pa.int64())
+    seen = pen.value_state(pa.int64())
 
     def __init__(self, clock: FakeClock) -> None:
         self.clock = clock
@@ -301,7 +301,7 @@ def test_a_broadcast_map_is_stored_once_and_can_be_deleted_from(tmp_path: Path, 
         ({"process": pen.ConnectProcess.process}, "has no process()"),
         ({"process_broadcast": pen.ConnectProcess.process_broadcast}, "has no process_broadcast()"),
         ({"rates": pen.broadcast_map(pa.float64(), pa.int64())}, "floats are not exact"),
-        ({"user": pen.value(pa.int64())}, "'user' is a key or state column twice"),
+        ({"user": pen.value_state(pa.int64())}, "'user' is a key or state column twice"),
     ],
 )
 def test_an_incomplete_class_is_refused_when_the_pipeline_is_built(change: dict[str, Any], words: str) -> None:
@@ -386,7 +386,7 @@ class Matched(pen.ConnectProcess):
     inputs = ("orders", "payments")
     output = pa.schema([("user", pa.int64()), ("number", pa.int64())])
     sides = {"unpaid": pa.schema([("user", pa.int64())])}  # noqa: RUF012 - as users write it
-    order = pen.value(pa.int64())
+    order = pen.value_state(pa.int64())
 
     def process(self, port, key, rows, state, out, timers):
         for row in rows:

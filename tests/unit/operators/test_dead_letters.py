@@ -189,7 +189,7 @@ class Total(pen.KeyedProcess):
     """Adds numbers up, and fails in the middle of a call, when state has changed already."""
 
     output = SCHEMA.append(pa.field("total", pa.int64()))
-    total = pen.value(pa.int64())
+    total = pen.value_state(pa.int64())
 
     def process(self, key: Row, rows: list[Row], state: Any, out: Any) -> None:
         for row in rows:

@@ -130,7 +130,7 @@ def test_event_times_finer_than_a_microsecond_are_cut(operator: str) -> None:
     keyed = stream_of(schema, event_time="ts").key_by("user")
     streams = {
         "deduplicate": lambda: keyed.deduplicate(within="1 s"),
-        "window": lambda: keyed.window(pen.tumbling("1 s")).aggregate(n=pen.count()),
+        "window": lambda: keyed.window(pen.tumbling_window("1 s")).aggregate(n=pen.count()),
         "join": lambda: keyed.join(stream_of(schema, "other", event_time="ts").key_by("user"), within="1 s"),
     }
     harness = Harness(streams[operator]())

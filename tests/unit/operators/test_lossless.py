@@ -140,8 +140,8 @@ def test_a_column_that_loses_nothing_is_cast(column: pa.Array, kind: pa.DataType
         (pen.list_state("string"), "abc"),
         (pen.list_state("string"), {"a": "b"}),
         (pen.map_state("string", "bigint"), {"a": 2.75}),
-        (pen.value("array<bigint>"), [2.75]),
-        (pen.value("struct<x:bigint>"), {"X": 1}),
+        (pen.value_state("array<bigint>"), [2.75]),
+        (pen.value_state("struct<x:bigint>"), {"X": 1}),
     ],
 )
 def test_state_that_would_lose_something_stops_the_query(field: Any, given: Any) -> None:
@@ -159,7 +159,7 @@ def test_state_that_would_lose_something_stops_the_query(field: Any, given: Any)
 def test_columns_of_state_that_would_lose_something_stop_the_query() -> None:
     class Lossy(pen.BatchProcess):
         output = "k bigint"
-        flag = pen.value("boolean")
+        flag = pen.value_state("boolean")
 
         def process(self, batch: pa.RecordBatch, keys: Any, state: Any) -> None:
             state.flag = pa.array([7])

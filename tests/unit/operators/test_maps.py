@@ -40,8 +40,8 @@ def test_pairs_are_as_good_as_a_dict() -> None:
 def test_a_map_in_a_value_of_state_is_a_dict_in_all_epochs() -> None:
     class Counting(pen.KeyedProcess):
         output = "seen string"
-        by_name = pen.value("map<string,bigint>")
-        deep = pen.value("struct<m:map<string,array<bigint>>>")
+        by_name = pen.value_state("map<string,bigint>")
+        deep = pen.value_state("struct<m:map<string,array<bigint>>>")
 
         def process(self, key: Any, rows: Any, state: Any, out: Any) -> None:
             state.by_name = state.by_name or {}

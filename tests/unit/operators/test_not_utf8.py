@@ -189,7 +189,7 @@ PASSING: dict[str, Callable[[], pen.Stream]] = {
     "deduplicate": lambda: by_text().deduplicate(),
     "count": lambda: by_text().aggregate(n=pen.count()),
     "min and max": lambda: source().key_by("k").aggregate(s=pen.max("s"), least=pen.min("s")),
-    "window": lambda: by_text().window(pen.tumbling("1 s")).aggregate(n=pen.count()),
+    "window": lambda: by_text().window(pen.tumbling_window("1 s")).aggregate(n=pen.count()),
     "session": lambda: by_text().window(pen.session_window("1 s")).aggregate(n=pen.count()),
     "top_n": lambda: by_text().top_n(2, by="k"),
     "top_n by text": lambda: source().key_by("k").top_n(2, by="s"),

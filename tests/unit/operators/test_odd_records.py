@@ -129,7 +129,7 @@ def test_a_sample_of_dead_letters_does_not_need_their_event_time() -> None:
 def test_state_that_could_not_be_read_again_is_refused(kind: str, given: int) -> None:
     class Far(pen.KeyedProcess):
         output = "k bigint"
-        kept = pen.value(kind)
+        kept = pen.value_state(kind)
 
         def process(self, key: Any, rows: Any, state: Any, out: Any) -> None:
             state.kept = given

@@ -18,7 +18,7 @@ from pyspark import cloudpickle
 
 from penstock.errors import OperatorFailed, PipelineError
 from penstock.operators.base import OperatorContext
-from penstock.operators.process.declare import value
+from penstock.operators.process.declare import value_state
 from penstock.operators.process.process import KeyedProcess, Process
 from penstock.records import MAIN_STATE, Records
 from tests.support.operator_harness import (
@@ -53,9 +53,9 @@ def batch_of(rows: Rows, schema: pa.Schema = INPUT) -> pa.RecordBatch:
 class Spend(KeyedProcess):
     """Remembers a sum, the last amounts and a mark; an amount of 0 forgets everything."""
 
-    total = value("bigint")
-    seen = value(pa.list_(pa.int64()))
-    mark = value(pa.float64())
+    total = value_state("bigint")
+    seen = value_state(pa.list_(pa.int64()))
+    mark = value_state(pa.float64())
     output = pa.schema([("user", pa.string()), ("x", pa.float64()), ("total", pa.int64()), ("seen", pa.string())])
 
     def process(self, key: dict[str, Any], rows: Rows, state: Any, out: Any) -> None:
@@ -128,7 +128,7 @@ ONE_KEY = pa.schema([("k", pa.int64()), ("v", pa.int64())])
 
 class Count(KeyedProcess):
     output = pa.schema([("k", pa.int64()), ("n", pa.int64())])
-    n = value(pa.int64())
+    n = value_state(pa.int64())
 
     def process(self, key: dict[str, Any], rows: Rows, state: Any, out: Any) -> None:
         state.n = (state.n or 0) + sum(row["v"] for row in rows)
@@ -183,7 +183,7 @@ def test_a_key_whose_values_are_all_none_leaves_the_state() -> None:
 )
 def test_state_of_every_type_comes_back_as_it_was_set(kind: pa.DataType, items: list[Any]) -> None:
     class Remember(KeyedProcess):
-        kept = value(kind)
+        kept = value_state(kind)
         output = pa.schema([("old", kind)])
 
         def process(self, key: dict[str, Any], rows: Rows, state: Any, out: Any) -> None:
@@ -266,7 +266,10 @@ def emit(**columns: Any) -> Callable[[dict[str, Any], Any, Any], None]:
     ("body", "words"),
     [
         (lambda row, state, out: 1 // (row["v"] - 3), ["ZeroDivisionError", "test_operators_process.py:"]),
-        (lambda row, state, out: state.totl if row["v"] == 3 else 0, ["no state 'totl'; declared is n", "pen.value"]),
+        (
+            lambda row, state, out: state.totl if row["v"] == 3 else 0,
+            ["no state 'totl'; declared is n", "pen.value_state"],
+        ),
         (set_unknown, ["AttributeError", "no state 'totl'; declared is n"]),
         (set_state("text"), ["state 'n' is declared as int64 and was set to 'text'"]),
         (set_state(1.5), ["state 'n' is declared as int64 and was set to 1.5"]),
@@ -332,19 +335,19 @@ class Good(NoOutput):
 
 
 class NotCalled(Good):
-    total = value
+    total = value_state
 
 
 class BadType(Good):
-    total = value("bigintt")
+    total = value_state("bigintt")
 
 
 class NoType(Good):
-    total = value(int)  # type: ignore[arg-type]
+    total = value_state(int)  # type: ignore[arg-type]
 
 
 class KeyName(Good):
-    user = value("string")
+    user = value_state("string")
 
 
 class Needs(Good):
@@ -354,7 +357,7 @@ class Needs(Good):
 
 class InInit(Good):
     def __init__(self) -> None:
-        self.total = value("bigint")
+        self.total = value_state("bigint")
 
 
 @pytest.mark.parametrize(
@@ -365,7 +368,7 @@ class InInit(Good):
         (BadDdl, "BadDdl.output is declared as 'n bigintt'"),
         (NoProcess, "has no process()"),
         (TooFew, "def process(self, key, rows, state, out)"),
-        (NotCalled, 'total = pen.value("bigint")'),
+        (NotCalled, 'total = pen.value_state("bigint")'),
         (BadType, "the state 'total' is declared as 'bigintt'"),
         (NoType, "the state 'total' is declared with <class 'int'>"),
         (KeyName, "'user' is a key or state column twice"),
@@ -385,8 +388,8 @@ def test_an_incomplete_class_is_refused_when_the_pipeline_is_built(function: Any
 
 def test_a_subclass_inherits_state_and_may_declare_it_anew() -> None:
     class More(Spend):
-        total = value(pa.float64())
-        other = value("string")
+        total = value_state(pa.float64())
+        other = value_state("string")
 
     assert declare(More).state_tables[MAIN_STATE].values == pa.schema([
         ("total", pa.float64()), ("seen", pa.list_(pa.int64())), ("mark", pa.float64()), ("other", pa.string()),

@@ -35,7 +35,7 @@ class Alarms(pen.KeyedProcess):
     """`do` sets ("a", "b"), moves, cancels ("-a") timers n seconds after the row; "chain" sets one from the other."""
 
     output = pa.schema([("user", pa.int64()), ("name", pa.string()), ("time", pa.int64()), ("nth", pa.int64())])
-    fired = pen.value(pa.int64())
+    fired = pen.value_state(pa.int64())
 
     def process(self, key, rows, state, out, timers):
         for row in rows:
@@ -198,7 +198,7 @@ class Basket(pen.KeyedProcess):
     sides = {"odd": pa.schema([("n", pa.int64())])}  # noqa: RUF012 - as users write it
     items = pen.list_state(pa.int64())
     counts = pen.map_state(pa.string(), pa.int64())
-    recent = pen.value(pa.int64(), ttl="10 s")
+    recent = pen.value_state(pa.int64(), ttl="10 s")
 
     def process(self, key, rows, state, out):
         for row in rows:
@@ -266,7 +266,7 @@ def test_a_value_is_forgotten_after_its_time_to_live() -> None:
 
 class Seen(pen.KeyedProcess):
     output = pa.schema([("user", pa.int64()), ("seen", pa.bool_())])
-    seen = pen.value(pa.bool_(), ttl="10 s")
+    seen = pen.value_state(pa.bool_(), ttl="10 s")
 
     def process(self, key, rows, state, out):
         out.emit(user=key["user"], seen=bool(state.seen))

@@ -23,7 +23,7 @@ class Timed(pen.KeyedProcess):
     """Emits when a timer fires, then does `again`; `first` is done for rows."""
 
     output = "name string"
-    fired = pen.value("bigint")
+    fired = pen.value_state("bigint")
 
     def __init__(self, first: Any, again: Any = lambda timers, time: None, times: int | None = None) -> None:
         self.first, self.again, self.times = first, again, times

@@ -316,8 +316,8 @@ def test_a_change_of_windows_of_many_panes_looks_up_each_pane_once() -> None:
 def test_a_window_of_too_many_panes_is_refused() -> None:
     """E5: lengths that have hardly a common divisor."""
     with pytest.raises(pen.PenstockError, match=r"PEN-002.*86,400,000,000 panes of 1 us"):
-        pen.sliding("1 d", every="7.000001 s")
-    assert pen.sliding("1 d", every="1 s").panes_per_window == 86_400
+        pen.sliding_window("1 d", every="7.000001 s")
+    assert pen.sliding_window("1 d", every="1 s").panes_per_window == 86_400
 
 
 @pytest.mark.parametrize("window", [RegularWindow(100, 100), RegularWindow(100, 10), SessionWindow(100)])
@@ -338,7 +338,7 @@ def test_an_epoch_in_which_nothing_closes_does_not_look_at_the_state(window: Win
 def test_a_time_column_in_other_units_is_taken_as_it_is_meant() -> None:
     schema = SCHEMA.set(1, pa.field("ts", pa.timestamp("ms")))
     rows = [{"user": 1, "ts": dt.datetime(1970, 1, 1, 0, 0, 1), "amount": 1}]  # noqa: DTZ001
-    spec = WindowAggregate("w", schema, ("user",), "ts", pen.tumbling("1 s"), {"n": pen.count()})
+    spec = WindowAggregate("w", schema, ("user",), "ts", pen.tumbling_window("1 s"), {"n": pen.count()})
     with Windows(spec, ["user"]) as run:
         run.run(Epoch(1, [(0, pa.RecordBatch.from_pylist(rows, schema=schema))]))
         run.run(Epoch(1, [(3_000_000, pa.RecordBatch.from_pylist([], schema=schema))]))

@@ -75,7 +75,7 @@ def test_restarts_crashes_and_barriers_change_no_window(tmp_path: Path, table: s
     data = rows(400, seed)
     run = InlineRun(batches(data, 60), TickingClock())
     run.prepare = crash_in_job({2, 5, 9})
-    windows = stream().key_by("user").window(pen.tumbling("10 s")).aggregate(n=pen.count(), name="windows")
+    windows = stream().key_by("user").window(pen.tumbling_window("10 s")).aggregate(n=pen.count(), name="windows")
     outputs = windows.write(Memory(table)), windows.side("late").write(Memory(f"{table}-late"))
     for parallelism, stop_at in ((3, 4), (1, 7)):
         run_until(
@@ -95,10 +95,10 @@ def test_a_window_over_results_of_windows_holds_those_that_end_with_it(tmp_path:
     output = (
         stream()
         .key_by("user")
-        .window(pen.tumbling("5 s"))
+        .window(pen.tumbling_window("5 s"))
         .aggregate(n=pen.count(), name="small")
         .key_by("user")
-        .window(pen.tumbling("20 s"))
+        .window(pen.tumbling_window("20 s"))
         .aggregate(n=pen.sum("n"), name="large")
     )
     run = InlineRun(batches(data, 40), TickingClock())
@@ -118,22 +118,23 @@ def test_an_output_column_may_be_called_name(tmp_path: Path, table: str) -> None
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: stream().key_by("user").window("1 min"), ["window('1 min')", "pen.tumbling"]),
-        (lambda: stream_of(SCHEMA).key_by("user").window(pen.tumbling("1 s")), ["without event time", "event_time"]),
-        (lambda: stream_of(SCHEMA).key_by("user").window(pen.tumbling("1 s"), on="ts"), ["without event time"]),
-        (lambda: stream().key_by("user").window(pen.tumbling("1 s"), on="amount").aggregate(n=pen.count()),
+        (lambda: stream().key_by("user").window("1 min"), ["window('1 min')", "pen.tumbling_window"]),
+        (lambda: stream_of(SCHEMA).key_by("user").window(pen.tumbling_window("1 s")),
+         ["without event time", "event_time"]),
+        (lambda: stream_of(SCHEMA).key_by("user").window(pen.tumbling_window("1 s"), on="ts"), ["without event time"]),
+        (lambda: stream().key_by("user").window(pen.tumbling_window("1 s"), on="amount").aggregate(n=pen.count()),
          ["'amount' of type int64", "timestamps"]),
-        (lambda: stream().key_by("user").window(pen.tumbling("1 s"), emit="never").aggregate(n=pen.count()),  # type: ignore[arg-type]
+        (lambda: stream().key_by("user").window(pen.tumbling_window("1 s"), emit="never").aggregate(n=pen.count()),  # type: ignore[arg-type]
          ["emit='never'", "on_update"]),
         (lambda: stream().key_by("user").window(pen.session_window("1 s"), emit="on_update").aggregate(n=pen.count()),
          ["session", "watermark"]),
         (lambda: stream().key_by("user").window(pen.session_window("1 s"), allowed_lateness="1 s").aggregate(
             n=pen.count()), ["session", "watermark"]),
-        (lambda: stream().key_by("user").window(pen.tumbling("1 s")).aggregate(window_end=pen.count()),
+        (lambda: stream().key_by("user").window(pen.tumbling_window("1 s")).aggregate(window_end=pen.count()),
          ["'window_end' is an output column twice"]),
-        (lambda: stream().key_by("user").window(pen.tumbling("1 s")).aggregate(), ["aggregate(n=pen.count()"]),
-        (lambda: pen.sliding("1 s", every="2 s"), ["every 2 s"]),
-        (lambda: pen.tumbling("0 s"), ["size is '0 s'"]),
+        (lambda: stream().key_by("user").window(pen.tumbling_window("1 s")).aggregate(), ["aggregate(n=pen.count()"]),
+        (lambda: pen.sliding_window("1 s", every="2 s"), ["every 2 s"]),
+        (lambda: pen.tumbling_window("0 s"), ["size is '0 s'"]),
     ],
 )  # fmt: skip
 def test_what_cannot_work_is_refused_when_the_pipeline_is_built(make: Any, words: list[str]) -> None:
@@ -146,7 +147,10 @@ def test_what_cannot_work_is_refused_when_the_pipeline_is_built(make: Any, words
 
 @pytest.mark.parametrize(
     ("before", "after"),
-    [(pen.tumbling("10 s"), pen.tumbling("20 s")), (pen.session_window("10 s"), pen.session_window("20 s"))],
+    [
+        (pen.tumbling_window("10 s"), pen.tumbling_window("20 s")),
+        (pen.session_window("10 s"), pen.session_window("20 s")),
+    ],
 )
 def test_a_window_of_another_length_does_not_fit_the_checkpoint(
     tmp_path: Path, table: str, before: Any, after: Any

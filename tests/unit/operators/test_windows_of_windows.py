@@ -29,7 +29,7 @@ def clicks(*rows: tuple[str, int]) -> list[dict[str, Any]]:
 
 def counts() -> pen.Stream:
     stream = stream_of(SCHEMA, event_time="ts")
-    return stream.key_by("site", "page").window(pen.tumbling("10 s")).aggregate(n=pen.count(), name="counts")
+    return stream.key_by("site", "page").window(pen.tumbling_window("10 s")).aggregate(n=pen.count(), name="counts")
 
 
 @pytest.mark.parametrize("renamed", [False, True])
@@ -40,7 +40,7 @@ def test_a_result_counts_to_the_window_it_ended_in_also_under_another_name(renam
         names = ["until" if name == "window_end" else name for name in stream.schema.names]
         schema = pa.schema([field.with_name(name) for field, name in zip(stream.schema, names, strict=True)])
         stream, on = stream.map_batches(lambda batch: batch.rename_columns(names), schema), "until"
-    total = stream.key_by("site").window(pen.tumbling("30 s"), on=on).aggregate(n=pen.sum("n"))
+    total = stream.key_by("site").window(pen.tumbling_window("30 s"), on=on).aggregate(n=pen.sum("n"))
     harness = Harness(total)
     harness.feed(clicks(("x", 0), ("x", 15), ("x", 25), ("x", 31)))
     harness.feed(clicks(("x", 1_000)))
@@ -51,7 +51,7 @@ def test_a_result_counts_to_the_window_it_ended_in_also_under_another_name(renam
 
 def test_the_best_of_windowed_counts_are_written_as_one_says_it() -> None:
     """D2: the bounds are those of the outer window."""
-    best = counts().key_by("site").top_n(2, by="n", window=pen.tumbling("20 s"))
+    best = counts().key_by("site").top_n(2, by="n", window=pen.tumbling_window("20 s"))
     assert best.schema.names == ["site", "window_start", "window_end", "rank", "page", "n"]
     harness = Harness(best)
     harness.feed(clicks(("x", 0), ("x", 1), ("y", 2), ("y", 11), ("y", 12), ("y", 13), ("z", 14)))
@@ -63,19 +63,19 @@ def test_the_best_of_windowed_counts_are_written_as_one_says_it() -> None:
 
 def test_bounds_of_windows_as_keys_of_windows_are_refused_with_a_way_out() -> None:
     """E5."""
-    keyed = counts().key_by("site", "window_end").window(pen.tumbling("10 s"))
+    keyed = counts().key_by("site", "window_end").window(pen.tumbling_window("10 s"))
     for make in (lambda: keyed.aggregate(n=pen.sum("n")), lambda: keyed.top_n(2, by="n")):
         with pytest.raises(pen.PenstockError, match=r"(?s)PEN-002.*'window_end' is a key.*rename the column"):
             make()
     with pytest.raises(pen.PenstockError, match=r"(?s)PEN-002.*'window_end'.*the window's own"):
-        counts().key_by("site").window(pen.tumbling("10 s")).top_n(2, by="window_end")
+        counts().key_by("site").window(pen.tumbling_window("10 s")).top_n(2, by="window_end")
 
 
 def test_a_key_may_have_the_name_of_what_top_n_stores() -> None:
     """Names of state are not the user's business."""
     schema = pa.schema([("rows", pa.string()), ("n", pa.int64()), ("ts", pa.timestamp("us", "UTC"))])
     stream = stream_of(schema, event_time="ts").key_by("rows")
-    for best in (stream.top_n(1, by="n"), stream.top_n(1, by="n", window=pen.tumbling("10 s"))):
+    for best in (stream.top_n(1, by="n"), stream.top_n(1, by="n", window=pen.tumbling_window("10 s"))):
         harness = Harness(best)
         harness.feed([{"rows": "a", "n": n, "ts": moment(n)} for n in (1, 2)])
         harness.feed([{"rows": "b", "n": 0, "ts": moment(1_000)}])
@@ -103,7 +103,7 @@ def test_late_rows_have_the_columns_of_the_input_without_what_was_computed(windo
     assert run.late == given.to_pylist()
 
 
-@pytest.mark.parametrize("window", [pen.tumbling("1 s"), pen.session_window("1 s")])
+@pytest.mark.parametrize("window", [pen.tumbling_window("1 s"), pen.session_window("1 s")])
 def test_a_key_with_the_name_of_the_pane_is_refused(window: Window) -> None:
     """E5."""
     schema = pa.schema([("__pane", pa.int64()), ("ts", pa.timestamp("us", "UTC"))])

@@ -85,12 +85,14 @@ def test_columns_of_side_outputs_are_checked_like_others() -> None:
 
 @pytest.mark.parametrize("name", ["open", "process", "on_timer"])
 def test_state_called_like_a_method_is_refused(name: str) -> None:
-    refused(lambda: keyed(**{name: pen.value("bigint")}), f"the state {name!r} is called like")
+    refused(lambda: keyed(**{name: pen.value_state("bigint")}), f"the state {name!r} is called like")
 
 
 def test_state_called_like_a_part_of_the_class_or_of_state_itself_is_refused() -> None:
-    refused(lambda: keyed(_empty=pen.value("bigint")), "the state '_empty' is called like a part of pen.KeyedProcess")
-    refused(lambda: keyed(output=pen.value("bigint")), "has no output columns")
+    refused(
+        lambda: keyed(_empty=pen.value_state("bigint")), "the state '_empty' is called like a part of pen.KeyedProcess"
+    )
+    refused(lambda: keyed(output=pen.value_state("bigint")), "has no output columns")
 
 
 def test_code_over_slices_has_neither_side_outputs_nor_timers() -> None:

@@ -23,7 +23,7 @@ class Counts(pen.KeyedProcess):
     """Counts the rows of a key."""
 
     output = SEEN
-    n = pen.value(pa.int64())
+    n = pen.value_state(pa.int64())
 
     def process(self, key: Any, rows: Any, state: Any, out: Any) -> None:
         state.n = (state.n or 0) + len(rows)
@@ -34,10 +34,10 @@ class CountsMore(pen.KeyedProcess):
     """The same, a release later: a value before the old one, a list, and a value with a time to live."""
 
     output = SEEN
-    since = pen.value(pa.int64())
-    n = pen.value(pa.int64())
+    since = pen.value_state(pa.int64())
+    n = pen.value_state(pa.int64())
     named = pen.list_state(pa.string())
-    recent = pen.value(pa.int64(), ttl="1 hour")
+    recent = pen.value_state(pa.int64(), ttl="1 hour")
 
     def process(self, key: Any, rows: Any, state: Any, out: Any) -> None:
         state.n = (state.n or 0) + len(rows)

@@ -46,7 +46,7 @@ class BatchProcess:
 
         class Totals(pen.BatchProcess):
             output = "user bigint, total bigint"
-            total = pen.value("bigint")
+            total = pen.value_state("bigint")
 
             def process(self, batch, keys, state):
                 added = np.bincount(keys.numbers, batch["amount"].to_numpy(), keys.count).astype(np.int64)
@@ -136,7 +136,7 @@ class Columns:
         try:
             return self.__dict__["_columns"][name]
         except KeyError:
-            raise AttributeError(f"there is no state {name!r}; declare {name} = pen.value(type)") from None
+            raise AttributeError(f"there is no state {name!r}; declare {name} = pen.value_state(type)") from None
 
     def __setattr__(self, name: str, column: object) -> None:
         getattr(self, name)

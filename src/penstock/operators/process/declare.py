@@ -38,7 +38,7 @@ class BroadcastMap:
     value: str | pa.DataType
 
 
-def value(kind: str | pa.DataType, *, ttl: Duration | None = None) -> Any:
+def value_state(kind: str | pa.DataType, *, ttl: Duration | None = None) -> Any:
     """Declares one value of state per key inside a process class: a Spark type name or an Arrow type.
 
     A value that was never set, or was set to None, is None. Types: numbers, decimals, strings, booleans, binaries,
@@ -155,7 +155,7 @@ class Declaration:
 
         `beside` are the names of keys and other state, which are taken.
         """
-        fields = tuple(self._field(name, item) for name, item in self._declared(ValueState, value).items())
+        fields = tuple(self._field(name, item) for name, item in self._declared(ValueState, value_state).items())
         refuse_doubles(self.operator, (*beside, *(field.name for field in fields)), "a key or state column")
         return fields
 
@@ -208,7 +208,7 @@ class Declaration:
     def _field(self, name: str, declared: object) -> StateField:
         if not isinstance(declared, ValueState):
             seen = f"the state {name!r} is declared with {declared!r:.100}"
-            self.refuse(seen, f'declare {name} = pen.value("bigint"), with a Spark type name or an Arrow type')
+            self.refuse(seen, f'declare {name} = pen.value_state("bigint"), with a Spark type name or an Arrow type')
         kind = self._type(f"the state {name!r}", declared.kind)
         if declared.shape == "list":
             kind = pa.list_(kind)

@@ -38,7 +38,7 @@ class KeyedProcess:
 
         class Spend(pen.KeyedProcess):
             output = "user bigint, total bigint"
-            total = pen.value("bigint")
+            total = pen.value_state("bigint")
 
             def process(self, key, rows, state, out):
                 state.total = (state.total or 0) + sum(row["amount"] for row in rows)

@@ -71,7 +71,8 @@ class StateView:
         if hasattr(type(self), name):
             return AttributeError(f"{name!r} cannot be changed here: it belongs to all keys")
         return AttributeError(
-            f"there is no state {name!r}; declared is {declared}. Declare it in the class: {name} = pen.value(type)"
+            f"there is no state {name!r}; declared is {declared}. "
+            f"Declare it in the class: {name} = pen.value_state(type)"
         )
 
 

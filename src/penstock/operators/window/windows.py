@@ -92,31 +92,31 @@ class SessionWindow:
 Window: TypeAlias = RegularWindow | SessionWindow
 
 
-def tumbling(size: Duration, *, offset: Duration = 0) -> RegularWindow:
+def tumbling_window(size: Duration, *, offset: Duration = 0) -> RegularWindow:
     """Windows of one size, one after the other; the first begins at `offset` after 1970-01-01 00:00 UTC.
 
     Raises: `ConfigError`, `PipelineError`.
     """
-    micros = _positive("tumbling", "size", size)
+    micros = _positive("tumbling_window", "size", size)
     return RegularWindow(micros, micros, _offset(offset) % micros)
 
 
-def sliding(size: Duration, *, every: Duration, offset: Duration = 0) -> RegularWindow:
+def sliding_window(size: Duration, *, every: Duration, offset: Duration = 0) -> RegularWindow:
     """Windows of one size of which one begins `every` so often; a row is in all that it falls into.
 
     Raises: `ConfigError`, `PipelineError`.
     """
-    micros, step = _positive("sliding", "size", size), _positive("sliding", "every", every)
+    micros, step = _positive("sliding_window", "size", size), _positive("sliding_window", "every", every)
     if step > micros:
         raise PipelineError(
-            f"sliding: a window of {size} every {every}",
+            f"sliding_window: a window of {size} every {every}",
             cause="rows between the windows would be in none",
             next_step="let every be at most the size",
         )
     window = RegularWindow(micros, step, _offset(offset) % step)
     if window.panes_per_window > PANES_MAX:
         raise PipelineError(
-            f"sliding: a window of {size} every {every} has {window.panes_per_window:,} panes of {window.pane} us",
+            f"sliding_window: {size} every {every} has {window.panes_per_window:,} panes of {window.pane} us",
             cause=f"rows are kept by the longest stretch that divides both lengths; a window may have {PANES_MAX:,}",
             next_step="let every be longer, or divide the size: 1 h every 7 s has 3,600 panes, every 6 s has 600",
         )

@@ -23,9 +23,9 @@ from penstock.graph.pipeline import Pipeline
 from penstock.hashing import hash_columns
 from penstock.operators.aggregate import functions as aggregates
 from penstock.operators.join.join import HOWS, How
-from penstock.operators.process.declare import value
+from penstock.operators.process.declare import value_state
 from penstock.operators.process.process import KeyedProcess
-from penstock.operators.window.windows import session_window, tumbling
+from penstock.operators.window.windows import session_window, tumbling_window
 from penstock.protocol.keygroups import groups_of
 from penstock.testing.simulate.arrivals import DISORDER_S
 from penstock.testing.simulate.branches import Branch, draw_branches
@@ -182,7 +182,7 @@ def _behind(shape: Shape, world: World, stream: Stream) -> Iterator[Output]:
         totals = stream.key_by("coarse").aggregate(n=aggregates.count(), total=aggregates.sum("id"), name="totals")
         yield totals.write(SimSink(world.tables["totals"]), name="sums")
     if shape.windows is not None:
-        kind = tumbling(WINDOW_S) if shape.windows == "tumbling" else session_window(GAP_S)
+        kind = tumbling_window(WINDOW_S) if shape.windows == "tumbling" else session_window(GAP_S)
         windows = stream.key_by("key").window(kind, on="ts")
         panes = windows.aggregate(n=aggregates.count(), total=aggregates.sum("id"), name="windows")
         yield panes.write(SimSink(world.tables["windows"]), name="panes")
@@ -191,7 +191,7 @@ def _behind(shape: Shape, world: World, stream: Stream) -> Iterator[Output]:
 def _numbering(world: World, schema: pa.Schema, key_column: str, column: str, row_cost_s: float) -> KeyedProcess:
     class Numbering(KeyedProcess):
         output = schema
-        n = value(pa.int64())
+        n = value_state(pa.int64())
 
         def process(self, key: dict[str, Any], rows: list[dict[str, Any]], state: Any, out: Any) -> None:
             world.checks.key_group(key[key_column])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from penstock.api.stream import Output, Stream
 from penstock.operators.aggregate import functions as aggregates
-from penstock.operators.window.windows import tumbling
+from penstock.operators.window.windows import tumbling_window
 from penstock.testing.simulate.arrivals import arrivals, last_watermark, micros
 from penstock.testing.simulate.branches.base import Branch, Fail, same
 
@@ -71,7 +71,7 @@ class Calls(Branch):
         )
         written = [self.write(world, done, "done"), self.write(world, done.side("dead_letters"), "failed")]
         if self.windows:
-            window = done.key_by("key").window(tumbling(WINDOW_S))
+            window = done.key_by("key").window(tumbling_window(WINDOW_S))
             panes = window.aggregate(n=aggregates.count(), total=aggregates.sum("id"), name=self.name("panes"))
             written.append(self.write(world, panes, "panes"))
         return written

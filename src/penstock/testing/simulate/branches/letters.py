@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 import pyarrow as pa
 
 from penstock.api.stream import Output, Stream
-from penstock.operators.process.declare import value
+from penstock.operators.process.declare import value_state
 from penstock.operators.process.process import KeyedProcess
 from penstock.testing.simulate.arrivals import arrivals
 from penstock.testing.simulate.branches.base import Branch, Fail, same
@@ -93,7 +93,7 @@ def _counting(world: World, cost_s: float) -> KeyedProcess:
     class Counting(KeyedProcess):
         output = COUNTED
         sides: ClassVar[dict[str, Any]] = {"aside": COUNTED}
-        n = value(pa.int64())
+        n = value_state(pa.int64())
 
         def process(self, key: Any, rows: list[dict[str, Any]], state: Any, out: Any) -> None:
             for row in rows:

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from penstock.api.stream import Output, Stream
 from penstock.operators.process.connect import ConnectProcess
-from penstock.operators.process.declare import map_state, value
+from penstock.operators.process.declare import map_state, value_state
 from penstock.testing.simulate.arrivals import Arrival, arrivals
 from penstock.testing.simulate.branches.base import Branch, Fail, Row, same
 from penstock.testing.simulate.branches.order import in_order
@@ -108,7 +108,7 @@ def _numbering(world: World, ports: tuple[str, ...], cost_s: float) -> ConnectPr
     class Numbering(ConnectProcess):
         inputs = ports
         output = SEEN
-        n = value(pa.int64())
+        n = value_state(pa.int64())
         seen = map_state(pa.string(), pa.int64())
 
         def process(self, port: str, key: dict[str, Any], rows: list[dict[str, Any]], state: Any, out: Any) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import pyarrow as pa
 
 from penstock.api.stream import Output, Stream
-from penstock.operators.process.declare import value
+from penstock.operators.process.declare import value_state
 from penstock.operators.process.process import KeyedProcess
 from penstock.testing.simulate.arrivals import arrivals
 from penstock.testing.simulate.branches.base import Branch, Fail, same
@@ -62,7 +62,7 @@ class Slowed(Branch):
 def _numbering() -> KeyedProcess:
     class Numbering(KeyedProcess):
         output = NUMBERED
-        n = value(pa.int64())
+        n = value_state(pa.int64())
 
         def process(self, key: Any, rows: list[dict[str, Any]], state: Any, out: Any) -> None:
             for row in rows:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import pyarrow as pa
 
 from penstock.api.stream import Output, Stream
-from penstock.operators.process.declare import map_state, value
+from penstock.operators.process.declare import map_state, value_state
 from penstock.operators.process.process import KeyedProcess
 from penstock.testing.simulate.arrivals import Arrival, arrivals, last_watermark, micros
 from penstock.testing.simulate.branches.base import Branch, Fail, same
@@ -52,7 +52,7 @@ class EventTimers(Branch):
 
         class Setting(KeyedProcess):
             output = FIRED
-            seen = value(pa.int64())
+            seen = value_state(pa.int64())
             times = map_state(pa.string(), pa.int64())
 
             def process(self, key: Any, rows: list[dict[str, Any]], state: Any, out: Any, timers: Any) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 from penstock.api.stream import Output, Stream
 from penstock.operators.aggregate import functions as aggregates
-from penstock.operators.window.windows import session_window, sliding, tumbling
+from penstock.operators.window.windows import session_window, sliding_window, tumbling_window
 from penstock.testing.simulate.arrivals import Arrival, arrivals, last_watermark, micros
 from penstock.testing.simulate.branches.base import Branch, Fail, Row, same
 
@@ -46,7 +46,9 @@ class Windows(Branch):
         if not self.size:
             window = streams[0].key_by("key").window(session_window(GAP_S))
         else:
-            kind = tumbling(self.size) if self.size == self.every else sliding(self.size, every=self.every)
+            kind = (
+                tumbling_window(self.size) if self.size == self.every else sliding_window(self.size, every=self.every)
+            )
             window = streams[0].key_by("key").window(kind, allowed_lateness=self.lateness)
         panes = window.aggregate(n=aggregates.count(), total=aggregates.sum("id"), name=self.name("panes"))
         return [self.write(world, panes, "panes"), self.write(world, panes.side("late"), "late")]
