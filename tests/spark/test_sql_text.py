@@ -29,7 +29,7 @@ def orders(spark: SparkSession, folder: Path) -> pen.Stream:
 def test_select_where_and_expressions_give_what_batch_sql_gives(spark: SparkSession, tmp_path: Path) -> None:
     """Item 8: text in the source and in aggregates; two streams of one source."""
     source = orders(spark, tmp_path)
-    many = source.where("quantity > 20").with_column("value", "price * quantity").select("user", "value", "ts")
+    many = source.filter("quantity > 20").with_column("value", "price * quantity").select("user", "value", "ts")
     totals = (
         source.where("quantity % 2 = 0")
         .key_by("user")
@@ -69,8 +69,9 @@ def test_what_cannot_be_pushed_down_is_refused_in_words(spark: SparkSession, tmp
     """E5."""
     source = orders(spark, tmp_path)
     behind = source.map_batches(lambda batch: batch)
-    with pytest.raises(PipelineError, match=r"where\(\) behind an operator"):
-        behind.where("quantity > 1")
+    with pytest.raises(PipelineError, match=r"filter\(\) with SQL behind an operator") as behind_one:
+        behind.filter("quantity > 1")
+    assert "an Arrow expression" in behind_one.value.next_step
     with pytest.raises(PipelineError, match=r"'price \* quantity' behind an operator"):
         behind.key_by("user").aggregate(n=pen.sum("price * quantity"))
     with pytest.raises(PipelineError, match="quantitty"):

@@ -15,6 +15,7 @@ import pyarrow.types as pt
 from penstock.api.checks import check_columns
 from penstock.errors import PipelineError
 from penstock.graph.nodes import Node, SourceNode, schema_of
+from penstock.operators.failures.deadletters import OnError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -29,7 +30,8 @@ def pushed_down(node: Node, what: str, change: Callable[[DataFrame], DataFrame])
         raise PipelineError(
             f"{what} behind an operator" if not isinstance(node, SourceNode) else f"{what} without Spark",
             cause="Spark SQL is computed in the source's DataFrame, before the first operator",
-            next_step=f"call {what} directly on what pen.read gave, or use map_batches or filter here",
+            next_step=f"call {what} directly on what pen.read gave; "
+            "here use map_batches, or filter with an Arrow expression or a function",
         )
     from penstock.spark.schemas import frame_schema
 
@@ -46,6 +48,24 @@ def pushed_down(node: Node, what: str, change: Callable[[DataFrame], DataFrame])
             column=node.event_time,
         )
     return dataclasses.replace(node, schema=schema, frame=frame, derived=True)
+
+
+def where_sql(frame: DataFrame, condition: str) -> DataFrame:
+    from penstock.spark import sqltext
+
+    return sqltext.where(frame, condition)
+
+
+def require_no_operator(condition: str, *, name: str | None, on_error: OnError) -> None:
+    """Raises: `PipelineError` if a condition in SQL is given what only an operator can have."""
+    given = [f"name={name!r}"] if name is not None else []
+    given += [f"on_error={on_error!r}"] if on_error != "stop" else []
+    if given:
+        raise PipelineError(
+            f"filter({condition!r:.100}, {', '.join(given)})",
+            cause="Spark computes SQL in the source: there is no operator to name, and none in which a record fails",
+            next_step=f"leave {' and '.join(given)} out, or write the condition as an Arrow expression or a function",
+        )
 
 
 def with_expressions(node: Node, aggregates: Iterable[object]) -> Node:

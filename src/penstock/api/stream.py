@@ -15,7 +15,7 @@ from penstock.api.checks import check_keys, check_outputs, names_of
 from penstock.api.combine import connected, joined, micros, require_event_time, require_streams, side_node
 from penstock.api.deprecated import renamed_argument
 from penstock.api.outputs import Output, start
-from penstock.api.sql import pushed_down, with_expressions
+from penstock.api.sql import pushed_down, require_no_operator, where_sql, with_expressions
 from penstock.api.windowed import WindowedStream
 from penstock.errors import PipelineError
 from penstock.graph.nodes import (
@@ -41,7 +41,7 @@ from penstock.operators.process.batch_process import BatchProcess, SliceProcess
 from penstock.operators.process.connect import ConnectProcess
 from penstock.operators.process.process import KeyedProcess, Process
 from penstock.operators.rowwise.passing import Pass
-from penstock.operators.rowwise.stateless import Filter, FlatMap, MapBatches
+from penstock.operators.rowwise.stateless import Filter, FlatMap, MapBatches, Predicate
 from penstock.operators.top_n import RunningTop
 from penstock.operators.window.window_aggregate import Emit
 from penstock.operators.window.windows import RegularWindow, SessionWindow, Window
@@ -88,15 +88,6 @@ class Stream:
 
         return Stream(pushed_down(self.node, "select()", lambda frame: sqltext.select(frame, expressions)))
 
-    def where(self, condition: str) -> Stream:
-        """The rows for which a condition in Spark SQL is true; only before the first operator.
-
-        Raises: `PipelineError`.
-        """
-        from penstock.spark import sqltext
-
-        return Stream(pushed_down(self.node, "where()", lambda frame: sqltext.where(frame, condition)))
-
     def with_column(self, column: str, expression: str) -> Stream:
         """One more column, or another one of that name, by Spark SQL; only before the first operator.
 
@@ -120,9 +111,22 @@ class Stream:
         spec = MapBatches(name or "map_batches", fn, self.schema, self._schema_after(schema), **self._careful(on_error))
         return self._then(spec, name)
 
-    def filter(self, predicate: Any, *, name: str | None = None, on_error: OnError = "stop") -> Stream:
-        """Keeps the rows for which `predicate` is true: a function of a batch, or a ``pyarrow.compute`` expression."""
-        return self._then(Filter(name or "filter", predicate, self.schema, **self._careful(on_error)), name)
+    @renamed_argument("predicate", "condition")
+    def filter(self, condition: str | Predicate, *, name: str | None = None, on_error: OnError = "stop") -> Stream:
+        """Keeps the rows for which `condition` is true; `where` is the same.
+
+        It is Spark SQL, only before the first operator (``"amount > 5"``), a ``pyarrow.compute`` expression
+        (``pc.field("amount") > 5``), or a function from a record batch to a column of booleans. SQL is computed in the
+        source: it makes no operator, so it takes neither `name` nor `on_error`.
+
+        Raises: `PipelineError`.
+        """
+        if isinstance(condition, str):
+            require_no_operator(condition, name=name, on_error=on_error)
+            return Stream(pushed_down(self.node, "filter() with SQL", lambda frame: where_sql(frame, condition)))
+        return self._then(Filter(name or "filter", condition, self.schema, **self._careful(on_error)), name)
+
+    where = filter  # noqa: A003 - the method above is meant
 
     def flat_map(
         self,

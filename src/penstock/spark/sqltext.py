@@ -18,7 +18,7 @@ def select(frame: DataFrame, expressions: tuple[str, ...]) -> DataFrame:
 
 def where(frame: DataFrame, condition: str) -> DataFrame:
     """Raises: `PipelineError`."""
-    return _plain(frame, f"where({condition!r})", lambda: frame.where(condition))
+    return _plain(frame, f"filter({condition!r})", lambda: frame.where(condition))
 
 
 def with_column(frame: DataFrame, name: str, expression: str) -> DataFrame:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import penstock as pen
@@ -65,6 +66,11 @@ def test_an_argument_by_its_old_name_works_and_warns_where_it_is_used() -> None:
 def test_an_argument_by_both_names_is_refused() -> None:
     with pytest.raises(ConfigError, match="got both old= and new="):
         called(function, 1, old=2, new=3)
+
+
+def test_the_predicate_of_a_filter_is_called_condition(stream: pen.Stream) -> None:
+    with pytest.warns(DeprecationWarning, match="condition"):
+        assert called(stream.filter, predicate=pc.field("k") > 1).schema == stream.schema
 
 
 def test_listeners_of_write_are_commit_listeners(stream: pen.Stream) -> None:
