@@ -15,16 +15,20 @@ _UNPRINTABLE = re.compile(
 )
 _LINE_BREAKS = re.compile(r"[\t\n]")
 
-# In abfss://container@account the part before @ is no secret.
-_USER = re.compile(r"(?P<scheme>\b[A-Za-z][A-Za-z0-9+.-]*)://(?P<user>[^/\s\"'@?#]*(?:@[^/\s\"'@?#]*)*)@")
-_QUERY = re.compile(r"(?P<place>\b[A-Za-z][A-Za-z0-9+.-]*://[^\s\"'?#]*)\?(?P<query>[^\s\"'<>\\]*)")
+# Every pattern takes time in proportion to the text, which may be long and made to be slow: a match begins at something
+# fixed, and no two of its beginnings look at the same characters.
+_WORD = re.compile(r"[^\s\"']+")
+_USER = re.compile(r"://(?P<user>[^/\s\"'@?#]*(?:@[^/\s\"'@?#]*)*)@")
+_QUERY = re.compile(r"\?[^\s\"'<>\\]*")
 _PARAMETER = re.compile(r"=[^&#]*")
 _NAMED = re.compile(
-    r"(?P<name>[\w.-]*(?:secret|passwo?r?d|token|credential|signature|access[._-]?key|account[._-]?key)[\w.-]*"
+    r"(?P<name>(?:secret|passwo?r?d|token|credential|signature|access[._-]?key|account[._-]?key)[\w.-]{0,99}"
     r"\\?[\"']?\s*[=:]\s*\\?[\"']?)(?P<value>(?:Bearer |Basic )?[^\s\"'&,;)}\]\\]+)",
     re.IGNORECASE,
 )
-_CONTAINER_SCHEMES = {"abfs", "abfss", "wasb", "wasbs"}
+# In abfss://container@account the part before @ is no secret.
+_CONTAINER_SCHEME = re.compile(r"(?<![A-Za-z0-9+.-])(abfs|wasb)s?$", re.IGNORECASE)
+_SCHEME_LENGTH = 6
 
 
 def printable(text: str, *, lines: bool = False) -> str:
@@ -49,7 +53,7 @@ def redacted(text: str) -> str:
     's3://***@bucket/x?sig=*** and secret_key=***'
     """
     if "://" in text:
-        text = _QUERY.sub(_without_values, _USER.sub(_without_user, text))
+        text = _WORD.sub(_without_values, _USER.sub(_without_user, text))
     return _NAMED.sub(rf"\g<name>{HIDDEN}", text)
 
 
@@ -59,9 +63,11 @@ def _escaped(match: re.Match[str]) -> str:
 
 
 def _without_user(match: re.Match[str]) -> str:
-    harmless = match["scheme"].lower() in _CONTAINER_SCHEMES and ":" not in match["user"]
-    return match[0] if harmless else f"{match['scheme']}://{HIDDEN}@"
+    before = match.string[max(0, match.start() - _SCHEME_LENGTH) : match.start()]
+    harmless = _CONTAINER_SCHEME.search(before) is not None and ":" not in match["user"]
+    return match[0] if harmless else f"://{HIDDEN}@"
 
 
-def _without_values(match: re.Match[str]) -> str:
-    return f"{match['place']}?{_PARAMETER.sub(f'={HIDDEN}', match['query'])}"
+def _without_values(word: re.Match[str]) -> str:
+    before, separator, place = word[0].partition("://")
+    return before + separator + _QUERY.sub(lambda query: _PARAMETER.sub(f"={HIDDEN}", query[0]), place)

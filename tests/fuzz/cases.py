@@ -24,6 +24,7 @@ from penstock.store import open_store
 from penstock.text import printable
 from tests.fuzz import mutate
 from tests.fuzz.folders import BATCHES, ROWS, CheckpointTemplate, TableTemplate, copy
+from tests.fuzz.mutate_table import TABLE
 from tests.fuzz.watch import MEMORY_BYTES_MAX, SECRET, Audit, Outside, peak_bytes
 from tests.support import tables
 
@@ -72,10 +73,11 @@ class Bench:
         of_table = chance.random() < TABLE_SHARE
         exercise = chance.choice(self._table_exercises() if of_table else self._checkpoint_exercises())
         template = self._base / "templates" / ("table" if of_table else "checkpoint")
-        kinds = mutate.TABLE if of_table else mutate.CHECKPOINT
+        kinds = TABLE if of_table else mutate.CHECKPOINT
         mutations = [chance.choice(kinds) for _ in range(chance.choice((1, 1, 1, 2)))]
         mutations = list(dict.fromkeys(mutations))
-        mutations.sort(key=lambda mutation: mutation is mutate.huge)  # nobody reads such a file to damage it further
+        # No mutation reads a terabyte or waits at a pipe to damage it further.
+        mutations.sort(key=lambda mutation: mutation in (mutate.huge, mutate.odd_kind))
         damage: list[mutate.Damage] = []
 
         def apply(folder: mutate.Folder) -> None:

@@ -10,6 +10,7 @@ import ctypes
 import faulthandler
 import os
 import resource
+import stat
 import struct
 import sys
 from pathlib import Path
@@ -76,8 +77,8 @@ class Audit:
     """What Python was asked to open, change and run. A hook cannot be taken away, so it is told when to listen."""
 
     def __init__(self, base: Path) -> None:
-        self._base = str(base)
-        self._case = f"{base}/case"
+        self._base = os.path.realpath(base)
+        self._case = f"{self._base}/case"
         self.listening = False
         self.seen: list[str] = []
         sys.addaudithook(self._hook)
@@ -113,8 +114,26 @@ class Audit:
 
     def _within(self, name: str) -> bool:
         """The folder's own path may be reached; what the rest of it leads to is followed here, as the kernel would."""
+        if self._is_plain(name):
+            return True
         real = os.path.realpath(name)
         return real == self._case or real.startswith(f"{self._case}/")
+
+    def _is_plain(self, name: str) -> bool:
+        """Whether a path is below the folder and no link is on the way: to follow it costs as much as a case."""
+        if not name.startswith(f"{self._case}/"):
+            return False
+        here = self._case
+        for part in name[len(here) + 1 :].split("/"):
+            here = f"{here}/{part}"
+            try:
+                if part == ".." or stat.S_ISLNK(os.lstat(here).st_mode):
+                    return False
+            except FileNotFoundError:
+                return True
+            except OSError:
+                return False
+        return True
 
 
 def _is_rmtree() -> bool:

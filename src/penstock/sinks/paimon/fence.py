@@ -7,6 +7,7 @@ no file that is larger than metadata can be. Local warehouses only; an object st
 
 from __future__ import annotations
 
+import io
 import os
 import re
 from contextlib import suppress
@@ -16,7 +17,7 @@ from typing import Any
 from pypaimon.filesystem.local_file_io import LocalFileIO
 
 from penstock.errors import CorruptFile
-from penstock.sinks.paimon import local
+from penstock.sinks.paimon import avro, local
 from penstock.store import beneath
 from penstock.store.paths import is_a_link, unsafe_name
 
@@ -142,8 +143,17 @@ class FencedFileIO(LocalFileIO):  # type: ignore[misc]  # pypaimon has no types
     def new_input_stream(self, path: str) -> Any:
         stream = super().new_input_stream(path)
         size = os.fstat(stream.fileno()).st_size
-        relative = inside(self._root, self._to_file(path))
-        if size > METADATA_BYTES_MAX and relative.partition("/")[0] in METADATA:
+        folder = inside(self._root, self._to_file(path)).partition("/")[0]
+        if size > METADATA_BYTES_MAX and folder in METADATA:
             stream.close()
             raise _too_large(path, size)
-        return stream
+        return _bounded(stream, path) if folder == "manifest" else stream
+
+
+def _bounded(stream: Any, path: str) -> io.BytesIO:
+    """The bytes that were looked at, not the file: it may be another one when it is read again."""
+    with stream:
+        data: bytes = stream.read()
+    if data.startswith(avro.MAGIC):
+        avro.require_bounded(data, path)
+    return io.BytesIO(data)
