@@ -142,6 +142,12 @@ class StopTimeout(PenstockError):
     code, title = "PEN-024", "The query has not ended yet"
 
 
+class OtherProcess(PenstockError):
+    """A method of a query was called in a process that does not run it: a forked child of the driver."""
+
+    code, title = "PEN-025", "The query runs in another process"
+
+
 class OperatorFailed(PenstockError):
     """User code raised an exception on a record."""
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Sequence
 
 from penstock.engine.background import Pause, Spawn
 from penstock.engine.commits import Busy
 from penstock.engine.feed import Feed
-from penstock.errors import CommitFailed, StopTimeout
+from penstock.errors import CommitFailed, OtherProcess, StopTimeout
 
 _log = logging.getLogger("penstock")
 
@@ -63,6 +64,15 @@ def not_ended(query: str, waited_s: float, waits_for: str) -> StopTimeout:
         cause="whatever it waits for is slow, or does not answer",
         next_step="call stop again to wait longer, or end the program: nothing published is lost,"
         " and a restart commits what is in the checkpoint",
+        query=query,
+    )
+
+
+def other_process(query: str, method: str, process: int) -> OtherProcess:
+    return OtherProcess(
+        f"{method}() was called in process {os.getpid()}, {query} runs in process {process}",
+        cause="os.fork, or multiprocessing with the start method fork, copied the handle, but no thread of the query",
+        next_step=f"call it in process {process}; a child that wants the query to stop has to tell its parent so",
         query=query,
     )
 

@@ -24,6 +24,11 @@ class SourceCancelled(Exception):
     """Somebody cancelled a job with which the source was being read: Ctrl-C does, or a person at Spark's UI."""
 
 
+class SourceStopped(Exception):
+    """Somebody else stopped the reading of the source, with micro-batches left or more to come: a program that stops
+    all streaming queries of its session does."""
+
+
 @dataclass(frozen=True, slots=True)
 class Demand:
     """What will be done with micro-batches, so that a feed may plan it ahead; `parallelism` is what is wanted now."""
@@ -44,7 +49,7 @@ class Feed(Protocol):
         demand: Demand,
     ) -> None:
         """Begins to offer, also again after a failure; exactly one of `on_end` and `on_failure` is called at the end,
-        with `SourceContended` or `SourceCancelled` where that is the reason."""
+        with `SourceContended`, `SourceCancelled` or `SourceStopped` where that is the reason."""
         ...
 
     def stop(self) -> None: ...

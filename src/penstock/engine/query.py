@@ -16,9 +16,9 @@ from penstock.engine.autoscale import Autoscaler
 from penstock.engine.background import Pause, Spawn, wait_for
 from penstock.engine.collect import Collector
 from penstock.engine.commits import Busy, CommitCoordinator
-from penstock.engine.ending import COPYING_S, Ending, described, given_up, not_ended
+from penstock.engine.ending import COPYING_S, Ending, described, given_up, not_ended, other_process
 from penstock.engine.epochs import EpochResult, EpochRunner
-from penstock.engine.feed import Demand, Feed, SourceCancelled, SourceContended, source_stopped
+from penstock.engine.feed import Demand, Feed, SourceCancelled, SourceContended, SourceStopped, source_stopped
 from penstock.engine.history import History, epoch_event, savepoint_event, slow_event, utc_now
 from penstock.engine.loop import EpochLoop, LoopEvents
 from penstock.engine.options import Config
@@ -135,6 +135,7 @@ class Query:
 
         Raises: `ConfigError`.
         """
+        self._require_process("rescale")
         wanted = at_rescale(self._pipeline, parallelism, self._runner.manifest.max_parallelism)
         if self._autoscaler is not None:
             self._autoscaler.leave_alone(wanted)
@@ -156,6 +157,7 @@ class Query:
         Raises: `SavepointRefused` for a folder that holds something; `StorageFailed` and others when it fails, and
         then nothing is under that name.
         """
+        self._require_process("savepoint")
         job = self._savepoints.begin(os.fspath(path))
         return job.result() if wait else job
 
@@ -166,6 +168,7 @@ class Query:
 
         Raises: the `PenstockError` that ended the query; `KeyboardInterrupt` after Ctrl-C.
         """
+        self._require_process("await_termination")
         try:
             ended = wait_for(self._ended, timeout)
         except KeyboardInterrupt:
@@ -189,8 +192,10 @@ class Query:
         only asks for the end and returns at once. `timeout` is how many seconds it waits for the end.
 
         Raises: the `PenstockError` that ended the query before; that of the savepoint, the query has stopped then;
-        `StopTimeout`, and then the query ends as soon as it can: call `stop` again to wait on.
+        `StopTimeout`, and then the query ends as soon as it can: call `stop` again to wait on; `OtherProcess` in a
+        forked child.
         """
+        self._require_process("stop")
         if savepoint is not None:
             self._savepoints.require_place(os.fspath(savepoint))
             self._last_savepoint = os.fspath(savepoint)
@@ -270,6 +275,11 @@ class Query:
         self._process = os.getpid()
         remember(self)
         atexit.register(self._stop_at_exit)
+
+    def _require_process(self, method: str) -> None:
+        """Raises: `OtherProcess`: locks may be held and events are never set where the query's threads are not."""
+        if os.getpid() != self._process:
+            raise other_process(self.name, method, self._process)
 
     def _stop_at_exit(self) -> None:
         if os.getpid() != self._process:
@@ -367,11 +377,23 @@ class Query:
     def _on_feed_failure(self, error: BaseException) -> None:
         if self._stopping or self._loop.error is not None:
             self._loop.end_of_source()
+        elif isinstance(error, SourceStopped):
+            self._stop_with_source()
         elif isinstance(error, SourceContended | SourceCancelled) and self._contended < CONTENDED_MAX:
             self._contended += 1
             self._read_again(error)
         else:
             self.fail(error if isinstance(error, PenstockError) else source_stopped(error))
+
+    def _stop_with_source(self) -> None:
+        """Stops, unless it is this driver that was replaced: Spark stops the reading of one that ran in its session."""
+        try:
+            self._runner.checkpoints.require_leader(self._runner.generation)
+        except PenstockError as error:
+            self.fail(error)
+        else:
+            _log.warning("%s stops: Spark's streaming query was stopped, not by query.stop(); start again", self.name)
+            self.request_stop(drain=False)
 
     def _read_again(self, why: SourceContended | SourceCancelled) -> None:
         """Goes on from what the log says, unless it is this driver that was replaced."""

@@ -23,6 +23,12 @@ def beyond(path: str, batch_id: BatchId | None) -> bool:
     return number is not None and number > (-1 if batch_id is None else batch_id)
 
 
+def all_committed(store: Store) -> bool:
+    """Whether Spark was done with every micro-batch that it began."""
+    offsets, commits = (_newest(store, log) for log in _LOGS)
+    return offsets <= commits
+
+
 def rewind_source(store: Store, batch_id: BatchId | None) -> None:
     """Forgets everything after `batch_id`: Spark plans the next micro-batch from the newest entries that it finds."""
     store.delete([entry.path for entry in store.list(SOURCE_FOLDER) if beyond(entry.path, batch_id)])
@@ -60,6 +66,11 @@ def _bring(origin: Store, target: Store, entry: Entry) -> int:
     except AlreadyExists:
         pass  # an earlier try had got this far
     return entry.bytes
+
+
+def _newest(store: Store, log: str) -> int:
+    numbers = [_number(entry.path) for entry in store.list(log)]
+    return max((number for number in numbers if number is not None), default=-1)
 
 
 def _number(path: str) -> int | None:

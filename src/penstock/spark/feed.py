@@ -18,8 +18,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.engine.cluster import OfferedBatch
-from penstock.engine.feed import Demand
-from penstock.engine.sourcelog import SOURCE_FOLDER, rewind_source
+from penstock.engine.feed import Demand, SourceStopped
+from penstock.engine.sourcelog import SOURCE_FOLDER, all_committed, rewind_source
 from penstock.errors import MissingFile
 from penstock.protocol.ids import BatchId
 from penstock.protocol.silence import SourceState
@@ -115,14 +115,11 @@ class SparkFeed:
                 while current is not None:
                     _await_end(current, self._context)
                     current = self._read(offer, demand) if current.stopping.is_set() else None
+                self._require_end()
             except BaseException as error:
                 on_failure(explained(error, self._context))
             else:
-                # A session that is stopped ends its streaming queries as if they had been stopped.
-                if not self._stopped and is_stopped(self._context):
-                    on_failure(session_stopped())
-                else:
-                    on_end()
+                on_end()
 
         threading.Thread(target=watch, name="penstock-feed", daemon=True).start()
 
@@ -132,6 +129,19 @@ class SparkFeed:
             reading = self._reading
         if reading is not None:
             _stop(reading)
+
+    def _require_end(self) -> None:
+        """Raises: `SourceStopped`, `StageFailed`, when Spark's streaming query has ended though nobody asked us.
+
+        Whoever stops it while it looks for the last rows of all that are available is not noticed: Spark ends the
+        query in the same way when it finds none.
+        """
+        if self._stopped:
+            return
+        if is_stopped(self._context):  # it ends its streaming queries as if they had been stopped
+            raise session_stopped()
+        if self._trigger != "available_now" or not all_committed(self._store):
+            raise SourceStopped
 
     def state(self) -> SourceState | None:
         reading = self._reading

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -14,7 +15,7 @@ import pytest
 import penstock as pen
 from penstock.engine.checkpoints import Checkpoints, Driver
 from penstock.engine.cluster import StageJob
-from penstock.engine.feed import SourceContended
+from penstock.engine.feed import SourceContended, SourceStopped
 from penstock.engine.query import Query
 from penstock.errors import (
     ConservationError,
@@ -22,7 +23,7 @@ from penstock.errors import (
     LostReport,
     StageFailed,
 )
-from penstock.observe.events import EpochPublished, Event
+from penstock.observe.events import EpochPublished, Event, QueryStopped
 from penstock.protocol.ids import Generation
 from penstock.store import open_store
 from penstock.testing.inline import InlineCluster, InlineFeed, InlineRun, stream_of
@@ -188,6 +189,53 @@ def test_a_replaced_driver_that_loses_the_source_s_log_does_not_read_again(
     with pytest.raises(Fenced):
         InlineRun(batches_of(9, 1), clock).start(keyed_slow(clock, table, 0), checkpoint=tmp_path).await_termination(30)
     assert len(starts) == 1
+
+
+def stopped_after(batches: int, monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[], None] = lambda: None) -> None:
+    """Somebody stops the reading of the source once so many micro-batches were taken."""
+    run = InlineFeed._run
+
+    def stopped_run(self: InlineFeed, offer, on_end, on_failure) -> None:
+        def stopped() -> None:
+            meanwhile()
+            on_failure(SourceStopped())
+
+        if self._accepted:
+            run(self, offer, on_end, on_failure)
+        else:
+            every, self._batches = self._batches, self._batches[:batches]
+            run(self, offer, stopped, on_failure)
+            self._batches = every
+
+    monkeypatch.setattr(InlineFeed, "_run", stopped_run)
+
+
+def test_a_query_whose_source_somebody_else_stops_stops_too_and_goes_on_when_it_is_started_again(
+    tmp_path: Path, clock: FakeClock, table: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    stopped_after(1, monkeypatch)
+    events: list[Event] = []
+    run = InlineRun(batches_of(600, 3), clock)
+    query = run.start(keyed_slow(clock, table), checkpoint=tmp_path, epoch="100 ms", on_event=events.append)
+    assert query.await_termination(30)
+    assert query.exception() is None
+    assert [event.reason for event in events if isinstance(event, QueryStopped)] == ["stopped"]
+    assert "Spark's streaming query was stopped, not by query.stop()" in caplog.text
+    run.start(keyed_slow(clock, table, 0), checkpoint=tmp_path).await_termination(30)
+    assert_exact(table, 1800)
+
+
+def test_a_driver_whose_source_is_stopped_because_it_was_replaced_says_that(
+    tmp_path: Path, clock: FakeClock, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark stops a streaming query when another one is started on its folder in the same session."""
+
+    def replace() -> None:
+        Checkpoints(open_store(str(tmp_path))).claim_generation(Driver("other", 1, "now", "0"))
+
+    stopped_after(1, monkeypatch, replace)
+    with pytest.raises(Fenced):
+        InlineRun(batches_of(9, 3), clock).start(keyed_slow(clock, table, 0), checkpoint=tmp_path).await_termination(30)
 
 
 def test_a_driver_that_dies_between_publish_and_commit_commits_on_restart(

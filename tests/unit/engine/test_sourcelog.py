@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from penstock.engine.sourcelog import bring_source, rewind_source
+from penstock.engine.sourcelog import all_committed, bring_source, rewind_source
 from penstock.errors import MissingFile
 from penstock.store import Entry, MemoryStore
 
@@ -89,3 +89,15 @@ def test_a_folder_that_goes_away_altogether_is_an_error() -> None:
     """B12: nothing waits for ever."""
     with pytest.raises(MissingFile):
         bring_source(cleaning(list(FILES)), MemoryStore(), 9)
+
+
+def test_all_is_committed_when_the_newest_micro_batch_is() -> None:
+    assert all_committed(store_of(FILES))
+
+
+def test_a_micro_batch_without_its_commit_was_not_done() -> None:
+    assert not all_committed(store_of({**FILES, "source/offsets/11": b"offsets 11"}))
+
+
+def test_of_a_log_that_does_not_exist_yet_all_is_committed() -> None:
+    assert all_committed(store_of({"source/metadata": b"id"}))
