@@ -9,8 +9,12 @@ from __future__ import annotations
 import errno
 from typing import Any, ClassVar
 
+from penstock.protocol.layout import EVENTS
 from penstock.protocol.report import ErrorReport
 from penstock.text import printable, redacted
+
+REPORT_IT = f"start again from the last checkpoint, and report this message with {EVENTS}"
+"""The next step where Penstock itself made a mistake."""
 
 
 class PenstockError(Exception):

@@ -6,7 +6,8 @@ import random
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.engine.checkpoints import Checkpoints, manifest_path
+from penstock.engine.checkpoints import Checkpoints
+from penstock.protocol.layout import manifest_path
 from penstock.store import open_store
 from tests.chaos.messages import Ended, Refused
 from tests.chaos.verdict import Wrong, require_names, require_understandable

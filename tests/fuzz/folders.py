@@ -12,18 +12,18 @@ import pyarrow as pa
 
 import penstock as pen
 from penstock.engine.attempts import AttemptFiles
-from penstock.engine.checkpoints import Checkpoints, manifest_path
+from penstock.engine.checkpoints import Checkpoints
 from penstock.engine.journal import read_journal
 from penstock.engine.savepoint import take_savepoint
 from penstock.engine.sourcelog import rewind_source
 from penstock.inflight.reader import PrefetchingReader
 from penstock.inflight.segment import edge_schema
 from penstock.observe.events import decode_events
-from penstock.protocol.attempts import attempt_path
 from penstock.protocol.codec import encode_manifest
 from penstock.protocol.garbage import garbage
 from penstock.protocol.ids import CheckpointId, Generation
 from penstock.protocol.keygroups import KeyGroupRange
+from penstock.protocol.layout import Announcement, AttemptId, manifest_path
 from penstock.protocol.manifest import EdgeState, Manifest, PendingCommit, PipelineShape, SinkState, SourcePosition
 from penstock.protocol.reads import ReadSpan
 from penstock.records import StateSchema
@@ -102,7 +102,7 @@ class CheckpointTemplate:
         run_until(run, pipeline(clock, 0.001), lambda e: e.checkpoint == 4, checkpoint=folder, **OPTIONS)
         _with_source(folder)
         store = open_store(str(folder))
-        store.append(attempt_path(TABLE, checkpoint=9, generation=1, subtask=0, attempt="7"), b"bucket-0/a.parquet\n")
+        store.append(Announcement(TABLE, AttemptId(9, 1, 0, "7")).path, b"bucket-0/a.parquet\n")
         newest = Checkpoints(store).newest()
         assert newest is not None
         assert newest.rows_in_flight
@@ -232,7 +232,7 @@ class TableTemplate:
         store = open_store(str(place / "ckpt"))
         store.create(manifest_path(7), encode_manifest(manifest))
         names = "".join(f"{path.relative_to(lake / 'db.db/words')}\n" for path in lost)
-        path = attempt_path("words", checkpoint=9, generation=1, subtask=0, attempt="7")
+        path = Announcement("words", AttemptId(9, 1, 0, "7")).path
         store.append(path, names.encode())
         return cls(place)
 

@@ -194,8 +194,8 @@ def replay_taken(original: Any) -> Any:
 
 def generation_shared(_: Any) -> Any:
     def claim(self: checkpoints.Checkpoints, driver: Any, above: int = 0) -> Generation:
-        names = self._names(checkpoints.GENERATIONS)
-        generation = Generation(max((above, *checkpoints._numbers(names, ".json"))) + 1)
+        claimed = map(checkpoints.read_generation_path, self._paths(checkpoints.GENERATIONS))
+        generation = Generation(max((above, *filter(None, claimed))) + 1)
         try:
             self.store.create(checkpoints.generation_path(generation), b"{}")
         except AlreadyExists:

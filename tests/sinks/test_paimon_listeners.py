@@ -131,12 +131,11 @@ KILLED = """
 import os, sys
 import pyarrow as pa
 from penstock.protocol.ids import CheckpointId, Generation
-from penstock.protocol.attempts import attempt_path
 from penstock.sinks.base import WriterContext
 from penstock.sinks.paimon.sink import Paimon
 from penstock.store.local import LocalStore
 store = LocalStore(sys.argv[2])
-path = attempt_path("out", checkpoint=7, generation=1, subtask=0, attempt="3")
+path = Announcement("out", AttemptId(7, 1, 0, "3")).path
 announce = lambda file: store.append(path, file.encode())
 context = WriterContext(CheckpointId(7), Generation(1), 0, 1, "3", announce)
 schema = pa.schema([("id", pa.int64()), ("word", pa.string())])

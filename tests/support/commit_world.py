@@ -22,9 +22,9 @@ from penstock.engine.checkpoints import Checkpoints, Driver
 from penstock.engine.commits import Commit, CommitCoordinator, CommitEvents, Retry, SinkCommits
 from penstock.engine.settle import settle
 from penstock.errors import Fenced, MissingFile, PenstockError, TablePositionMismatch
-from penstock.protocol.attempts import attempt_path
 from penstock.protocol.commit import Landed, with_pending
 from penstock.protocol.ids import CheckpointId, Generation
+from penstock.protocol.layout import Announcement, AttemptId
 from penstock.protocol.manifest import Committable, Manifest, PipelineShape, SinkState, SourcePosition
 from penstock.protocol.recover import first_manifest, takeover
 from penstock.sinks.base import Committer, Sink, WriterContext
@@ -328,7 +328,7 @@ class World:
     ) -> tuple[str, tuple[Committable, ...]]:
         instance.attempts += 1
         attempt = f"{instance.attempts}"
-        path = attempt_path(name, checkpoint=checkpoint, generation=instance.generation, subtask=0, attempt=attempt)
+        path = Announcement(name, AttemptId(checkpoint, instance.generation, 0, attempt)).path
 
         made: set[str] = set()
         self.files[name, instance.generation, checkpoint] = made

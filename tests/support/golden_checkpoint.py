@@ -14,13 +14,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.engine.checkpoints import manifest_path
 from penstock.hashing import hash_columns
 from penstock.inflight.segment import HASH_COLUMN, SegmentFiles, SegmentOrigin, edge_schema
 from penstock.protocol.advance import advance_state
 from penstock.protocol.codec import encode_manifest
-from penstock.protocol.garbage import file_path
 from penstock.protocol.keygroups import KeyGroupRange, groups_of, range_of
+from penstock.protocol.layout import AttemptId, DataFile, manifest_path
 from penstock.protocol.manifest import (
     Committable,
     EdgeShape,
@@ -145,9 +144,7 @@ def _state_files(store: LocalStore) -> tuple[StateFile, ...]:
 
 def _path(folder: str, owner: str, checkpoint: int, sequence: int) -> str:
     attempt = str(10 + checkpoint)
-    return file_path(
-        folder, owner, checkpoint=checkpoint, generation=GENERATION, subtask=0, attempt=attempt, sequence=sequence
-    )
+    return DataFile(folder, owner, AttemptId(checkpoint, GENERATION, 0, attempt), sequence).path
 
 
 def _manifest(segment: Segment, state: tuple[StateFile, ...]) -> Manifest:

@@ -10,8 +10,9 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 
-from penstock.protocol.attempts import FOLDER, judge_attempts, remembered
+from penstock.protocol.attempts import judge_attempts, remembered
 from penstock.protocol.ids import CheckpointId, Generation
+from penstock.protocol.layout import announcements
 from penstock.store.base import Store
 from penstock.store.paths import is_path
 from penstock.text import printable
@@ -39,7 +40,7 @@ class AttemptFiles:
         taken_over: CheckpointId,
         owners: Mapping[CheckpointId, Generation],
     ) -> None:
-        self._store, self._folder = store, f"{FOLDER}/{sink}"
+        self._store, self._folder = store, announcements(sink)
         self._generation, self._taken_over, self._owners = generation, taken_over, owners
         self._lock = threading.Lock()
         self._published = taken_over

@@ -3,7 +3,6 @@ it publishes a checkpoint, and it fences off an older driver."""
 
 from __future__ import annotations
 
-import re
 from contextlib import suppress
 
 import msgspec
@@ -11,13 +10,21 @@ import msgspec
 from penstock.errors import CorruptFile, Fenced, FormatTooNew, MissingFile, NoSuchCheckpoint
 from penstock.protocol.codec import TooNew, UnreadableManifest, decode_manifest, encode_manifest
 from penstock.protocol.ids import NO_GENERATION, CheckpointId, Generation, next_generation
+from penstock.protocol.layout import (
+    DATA_FOLDERS,
+    GENERATIONS,
+    MANIFESTS,
+    SEGMENTS,
+    generation_path,
+    manifest_path,
+    read_generation_path,
+    read_manifest_path,
+    read_retired_path,
+    retired_path,
+    top_of,
+)
 from penstock.protocol.manifest import FORMAT_VERSION, Manifest
 from penstock.store.base import AlreadyExists, Store
-
-MANIFESTS = "manifests"
-GENERATIONS = "generations"
-DATA_FOLDERS = ("segments", "state")
-_DIGITS = re.compile(r"[0-9]{10}")
 
 
 class Driver(msgspec.Struct, frozen=True):
@@ -29,19 +36,6 @@ class Driver(msgspec.Struct, frozen=True):
     library: str
 
 
-def manifest_path(checkpoint: CheckpointId) -> str:
-    return f"{MANIFESTS}/{checkpoint:010d}.json"
-
-
-def retired_path(checkpoint: CheckpointId) -> str:
-    """Says that a manifest is no checkpoint any more, and stays only so that nobody can take its name."""
-    return f"{MANIFESTS}/{checkpoint:010d}.retired"
-
-
-def generation_path(generation: Generation) -> str:
-    return f"{GENERATIONS}/{generation:010d}.json"
-
-
 class Checkpoints:
     """The checkpoints of one query."""
 
@@ -49,9 +43,10 @@ class Checkpoints:
         self.store = store
 
     def ids(self) -> list[CheckpointId]:
-        names = self._names(MANIFESTS)
-        retired = set(_numbers(names, ".retired"))
-        return [CheckpointId(number) for number in _numbers(names, ".json") if number not in retired]
+        paths = self._paths(MANIFESTS)
+        retired = set(map(read_retired_path, paths))
+        found = map(read_manifest_path, paths)
+        return sorted(checkpoint for checkpoint in found if checkpoint is not None and checkpoint not in retired)
 
     def holds(self, checkpoint: CheckpointId) -> bool:
         return self.store.exists(manifest_path(checkpoint)) and not self.store.exists(retired_path(checkpoint))
@@ -133,7 +128,8 @@ class Checkpoints:
 
     def claim_generation(self, driver: Driver, above: Generation = NO_GENERATION) -> Generation:
         """Takes the next free generation, `above` that of a checkpoint from elsewhere; lower ones have lost."""
-        generation = Generation(max((above, *_numbers(self._names(GENERATIONS), ".json"))) + 1)
+        claimed = map(read_generation_path, self._paths(GENERATIONS))
+        generation = next_generation(max(above, *(number for number in claimed if number is not None), NO_GENERATION))
         while True:
             try:
                 self.store.create(generation_path(generation), msgspec.json.encode(driver))
@@ -203,12 +199,12 @@ class Checkpoints:
 
     def _advice(self, manifest: Manifest, path: str) -> str:
         advice = f"restore it from a copy, or an older checkpoint: {self._others(manifest.checkpoint)}"
-        if path.startswith("segments/"):
+        if top_of(path) == SEGMENTS:
             advice += f"; to go on without its records: restore={manifest.checkpoint}, drop_in_flight=[…]"
         return advice
 
-    def _names(self, folder: str) -> list[str]:
-        return [entry.path.rpartition("/")[2] for entry in self.store.list(folder)]
+    def _paths(self, folder: str) -> list[str]:
+        return [entry.path for entry in self.store.list(folder)]
 
     def _others(self, checkpoint: CheckpointId) -> str:
         others = [number for number in self.ids() if number != checkpoint]
@@ -222,10 +218,6 @@ class Checkpoints:
             cause="it was never published, or expired (option retain)",
             next_step="choose one that is there, or leave restore out for the newest",
         )
-
-
-def _numbers(names: list[str], kind: str) -> list[int]:
-    return sorted(int(name[:10]) for name in names if _DIGITS.fullmatch(name[:10]) and name[10:] == kind)
 
 
 def _fenced(seen: str, ours: Generation, newer: Generation) -> Fenced:

@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from penstock.engine.background import AT_ONCE, WHEN_WOKEN, Background, Pause, Spawn
-from penstock.engine.checkpoints import DATA_FOLDERS, Checkpoints, manifest_path
+from penstock.engine.checkpoints import Checkpoints
 from penstock.errors import NoSuchCheckpoint, PenstockError
 from penstock.protocol import hung
 from penstock.protocol.garbage import garbage, retired, written_for
 from penstock.protocol.ids import NO_CHECKPOINT, CheckpointId, Generation, next_checkpoint
+from penstock.protocol.layout import DATA_FOLDERS, HUNG, manifest_path
 from penstock.protocol.manifest import Manifest
 
 SWEEP_EVERY = 50
@@ -122,7 +123,7 @@ class Collector:
             newest = published[-1].checkpoint
             self._retire_strays(newest)
             self._delete(garbage(files, needed, generation=self._generation, published=newest))
-            signs = [entry.path for entry in self._checkpoints.store.list(hung.FOLDER)]
+            signs = [entry.path for entry in self._checkpoints.store.list(HUNG)]
             self._checkpoints.store.delete(
                 path for path in signs if hung.is_over(path, next_checkpoint(newest), self._generation)
             )

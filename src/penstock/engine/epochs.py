@@ -16,7 +16,7 @@ from penstock.engine.breaker import Breaker
 from penstock.engine.checkpoints import Checkpoints
 from penstock.engine.cluster import Cluster, OfferedBatch, StageJob
 from penstock.engine.pace import Pace
-from penstock.errors import ConservationError, LostReport, PenstockError
+from penstock.errors import REPORT_IT, ConservationError, LostReport, PenstockError
 from penstock.graph.pipeline import Pipeline
 from penstock.graph.stages import Edge, Stage
 from penstock.protocol.advance import Draft, absorb, missing_reports, unbalanced
@@ -296,7 +296,7 @@ class EpochRunner:
             raise ConservationError(
                 "; ".join(f"{violation.where}: {violation.what}" for violation in violations),
                 cause="a fault in Penstock or in Spark's delivery of records; nothing of this epoch was published",
-                next_step="start again from the last checkpoint, and report this message with events.jsonl",
+                next_step=REPORT_IT,
                 checkpoint=next_checkpoint(self.manifest.checkpoint),
             )
 

@@ -5,16 +5,13 @@ Nothing here is needed for recovery. A crash while a piece is put away may leave
 
 from __future__ import annotations
 
-import re
 from contextlib import suppress
 
 from penstock.errors import MissingFile
+from penstock.protocol.layout import EVENTS, OLDER_EVENTS, older_events_path, read_older_events_path
 from penstock.store.base import AlreadyExists, Store
 
-EVENTS = "events.jsonl"
-OLDER = "events"
 OLDER_MAX = 7
-_PIECE = re.compile(rf"{OLDER}/\d{{10}}\.jsonl")
 _TRIES = 5
 """A piece is put away now and then; a second look is nearly always enough."""
 
@@ -43,12 +40,11 @@ def read_journal(store: Store) -> bytes:
 
 def _put_away(store: Store) -> None:
     pieces = _pieces(store)
-    number = int(pieces[-1].rpartition("/")[2].partition(".")[0]) + 1 if pieces else 1
-    name = f"{OLDER}/{number:010d}.jsonl"
+    name = older_events_path((read_older_events_path(pieces[-1]) or 0) + 1 if pieces else 1)
     with suppress(AlreadyExists):  # a driver that was replaced is still there, and was faster
         store.create(name, store.read(EVENTS))
     store.delete([EVENTS, *[*pieces, name][:-OLDER_MAX]])
 
 
 def _pieces(store: Store) -> list[str]:
-    return [entry.path for entry in store.list(OLDER) if _PIECE.fullmatch(entry.path)]
+    return [entry.path for entry in store.list(OLDER_EVENTS) if read_older_events_path(entry.path) is not None]

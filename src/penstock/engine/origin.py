@@ -13,15 +13,15 @@ from dataclasses import dataclass
 
 import msgspec
 
-from penstock.engine.checkpoints import MANIFESTS, Checkpoints
+from penstock.engine.checkpoints import Checkpoints
 from penstock.engine.transfer import Transfer
 from penstock.errors import CorruptFile, NoSuchCheckpoint, RestoreRefused
 from penstock.protocol.ids import CheckpointId
+from penstock.protocol.layout import MANIFESTS, RESTORED
 from penstock.protocol.manifest import Manifest
 from penstock.store.base import AlreadyExists, Store
 from penstock.text import redacted
 
-RESTORED = "restored.json"
 _NAMED = re.compile(r"(?P<place>.+)@(?P<checkpoint>\d{1,10})")
 
 
@@ -69,7 +69,7 @@ def find_origin(place: str, open_store: Callable[[str], Store]) -> Origin:
         raise NoSuchCheckpoint(
             f"{checkpoints.store.url} holds no checkpoint",
             cause="the path is not that of a savepoint or of a checkpoint folder",
-            next_step="name the folder that holds manifests/",
+            next_step=f"name the folder that holds {MANIFESTS}/",
         )
     return Origin(checkpoints, manifest)
 

@@ -7,31 +7,28 @@ from __future__ import annotations
 
 from penstock.errors import CorruptFile, MissingFile
 from penstock.protocol.ids import BatchId
+from penstock.protocol.layout import SOURCE, SOURCE_COMMITS, SOURCE_OFFSETS, read_source_entry
 from penstock.store.base import AlreadyExists, Entry, Store
 
-SOURCE_FOLDER = "source"
-_LOGS = (f"{SOURCE_FOLDER}/offsets/", f"{SOURCE_FOLDER}/commits/")
 FILE_BYTES_MAX = 1 << 30
-_DIGITS_MAX = 19
 _TRIES = 5
 """Spark removes a few old entries at a time; a second look is nearly always enough."""
 
 
 def beyond(path: str, batch_id: BatchId | None) -> bool:
     """Whether a file is an entry of the offset or commit log for a micro-batch after `batch_id`."""
-    number = _number(path) if path.startswith(_LOGS) else None
+    number = read_source_entry(path)
     return number is not None and number > (-1 if batch_id is None else batch_id)
 
 
 def all_committed(store: Store) -> bool:
     """Whether Spark was done with every micro-batch that it began."""
-    offsets, commits = (_newest(store, log) for log in _LOGS)
-    return offsets <= commits
+    return _newest(store, SOURCE_OFFSETS) <= _newest(store, SOURCE_COMMITS)
 
 
 def rewind_source(store: Store, batch_id: BatchId | None) -> None:
     """Forgets everything after `batch_id`: Spark plans the next micro-batch from the newest entries that it finds."""
-    store.delete([entry.path for entry in store.list(SOURCE_FOLDER) if beyond(entry.path, batch_id)])
+    store.delete([entry.path for entry in store.list(SOURCE) if beyond(entry.path, batch_id)])
 
 
 def bring_source(origin: Store, target: Store, batch_id: BatchId | None) -> int:
@@ -49,7 +46,7 @@ def bring_source(origin: Store, target: Store, batch_id: BatchId | None) -> int:
 
 
 def _entries(origin: Store, batch_id: BatchId | None) -> list[Entry]:
-    found = origin.list(SOURCE_FOLDER)
+    found = origin.list(SOURCE)
     return [entry for entry in found if not beyond(entry.path, batch_id) and not _temporary(entry.path)]
 
 
@@ -69,14 +66,8 @@ def _bring(origin: Store, target: Store, entry: Entry) -> int:
 
 
 def _newest(store: Store, log: str) -> int:
-    numbers = [_number(entry.path) for entry in store.list(log)]
+    numbers = [read_source_entry(entry.path) for entry in store.list(log)]
     return max((number for number in numbers if number is not None), default=-1)
-
-
-def _number(path: str) -> int | None:
-    """The batch id of a log entry, or of the checksum file that Hadoop keeps beside it."""
-    name = path.rpartition("/")[2].removeprefix(".").removesuffix(".crc")
-    return int(name) if name.isascii() and name.isdigit() and len(name) <= _DIGITS_MAX else None
 
 
 def _temporary(path: str) -> bool:

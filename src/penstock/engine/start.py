@@ -17,7 +17,7 @@ from penstock.engine.attempts import AttemptFiles
 from penstock.engine.background import Spawn, StepThread
 from penstock.engine.base import Base, find_base
 from penstock.engine.breaker import Breaker
-from penstock.engine.checkpoints import Checkpoints, Driver, manifest_path
+from penstock.engine.checkpoints import Checkpoints, Driver
 from penstock.engine.cluster import Cluster
 from penstock.engine.collect import Collector
 from penstock.engine.commits import Commit, CommitCoordinator, CommitEvents, SinkCommits
@@ -30,7 +30,6 @@ from penstock.engine.origin import bring
 from penstock.engine.parallelism import at_start
 from penstock.engine.query import Query
 from penstock.engine.settle import require_same_table, settle
-from penstock.engine.sourcelog import SOURCE_FOLDER
 from penstock.engine.upkeep import TableUpkeep, Upkeeping
 from penstock.errors import (
     CorruptFile,
@@ -45,6 +44,7 @@ from penstock.graph.pipeline import Pipeline
 from penstock.observe.events import Event, InFlightDropped, QueryStarted
 from penstock.protocol.commit import marked
 from penstock.protocol.ids import CheckpointId, Generation
+from penstock.protocol.layout import SOURCE, manifest_path
 from penstock.protocol.manifest import Manifest, PipelineShape, SinkState
 from penstock.protocol.recover import takeover
 from penstock.protocol.scale import first_parallelism
@@ -76,7 +76,7 @@ def start_query(
     parallelism = at_start(pipeline, config)
     store = surroundings.store(config.checkpoint)
     if isinstance(store, LocalStore):
-        store.require_plain(SOURCE_FOLDER)  # Spark follows links in it
+        store.require_plain(SOURCE)  # Spark follows links in it
     checkpoints = Checkpoints(store)
     feed = surroundings.feed(store)
     while (owned := _own(checkpoints, pipeline, config, parallelism, surroundings.store, feed)) is None:

@@ -16,7 +16,8 @@ from penstock.engine.commits import Busy
 from penstock.engine.epochs import EpochRunner, RunningJob
 from penstock.engine.sourcewatch import SourceWatch
 from penstock.errors import MissingFile, PenstockError, SubtaskHung
-from penstock.protocol.hung import FOLDER, Stuck, belongs_to, decode_stuck, is_over, tells_why
+from penstock.protocol.hung import Stuck, belongs_to, decode_stuck, is_over, tells_why
+from penstock.protocol.layout import HUNG
 
 _log = logging.getLogger("penstock")
 
@@ -107,7 +108,7 @@ class Watch:
             self._runner.cluster.cancel()  # once more: it may have been between two jobs of Spark
             return
         store = self._runner.checkpoints.store
-        paths = [entry.path for entry in store.list(FOLDER)]
+        paths = [entry.path for entry in store.list(HUNG)]
         mine = [path for path in paths if belongs_to(path, job.checkpoint, job.generation)]
         for path in filter(tells_why, mine):
             stuck = self._read(path)
@@ -125,7 +126,7 @@ class Watch:
     def _forget_signs(self, job: RunningJob) -> None:
         """Attempts of a job that was given up may have left more: they must not speak for the next try."""
         store = self._runner.checkpoints.store
-        paths = [entry.path for entry in store.list(FOLDER)]
+        paths = [entry.path for entry in store.list(HUNG)]
         store.delete([path for path in paths if belongs_to(path, job.checkpoint, job.generation)])
         self._given_up = None
 

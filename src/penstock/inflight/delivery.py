@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.errors import ConservationError
+from penstock.errors import REPORT_IT, ConservationError
 from penstock.protocol.report import SubtaskReport
 
 
@@ -51,7 +51,7 @@ class CountedStream:
         error = ConservationError(
             f"stage {report.stage}, subtask {report.subtask}: live rows were left unread behind {delivered}",
             cause="a fault in Penstock: the attempt reported before its stream was at the end",
-            next_step="start again from the last checkpoint, and report this message with events.jsonl",
+            next_step=REPORT_IT,
             checkpoint=report.checkpoint,
         )
         return SubtaskReport(

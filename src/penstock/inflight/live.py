@@ -23,7 +23,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.errors import ConservationError
+from penstock.errors import REPORT_IT, ConservationError
 from penstock.hashing import hash_columns
 from penstock.inflight.segment import HASH_COLUMN
 from penstock.protocol.eventtime import lowest
@@ -173,7 +173,7 @@ class LiveRows:
             raise ConservationError(
                 f"{batch.num_rows} live rows came after the segments of their edge were closed",
                 cause="a fault in Penstock: the epoch ended before its stream did; nothing of this epoch was published",
-                next_step="start again from the last checkpoint, and report this message with events.jsonl",
+                next_step=REPORT_IT,
             )
         self.accepted += batch.num_rows
         self._follow_event_time(batch)

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.errors import ConservationError, StorageFailed
+from penstock.errors import REPORT_IT, ConservationError, StorageFailed
 from penstock.protocol.ids import CheckpointId
 from penstock.protocol.keygroups import KeyGroupRange, groups_of, range_of
 from penstock.protocol.manifest import Segment, Span
@@ -102,7 +102,7 @@ class SegmentFiles:
             raise ConservationError(
                 f"{rows} rows for a segment of epoch {self._origin.epoch} came after it was closed",
                 cause="a fault in Penstock: the epoch ended before its input did; nothing of this epoch was published",
-                next_step="start again from the last checkpoint, and report this message with events.jsonl",
+                next_step=REPORT_IT,
             )
 
     def write(self, batch: pa.RecordBatch, groups: npt.NDArray[Any]) -> None:

@@ -7,22 +7,15 @@ them is in any manifest, so none of them was or will be given to a commit.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from penstock.protocol.ids import CheckpointId, Generation
+from penstock.protocol.layout import read_announcement
 
-FOLDER = "attempts"
 REMEMBERED = 100
 """Checkpoints for which winners are remembered. A list that turns up later than that is only forgotten: a storage that
 lists late must never make a winner look like a loser."""
-_NAME = re.compile(r"/(?P<checkpoint>[0-9]{10})-g(?P<generation>[0-9]{1,10})-s[0-9]+-a(?P<attempt>[^/]+)\.txt$")
-
-
-def attempt_path(sink: str, *, checkpoint: CheckpointId, generation: Generation, subtask: int, attempt: str) -> str:
-    """Where one attempt announces its files for one sink."""
-    return f"{FOLDER}/{sink}/{checkpoint:010d}-g{generation}-s{subtask}-a{attempt}.txt"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +46,15 @@ def judge_attempts(
     forget: list[str] = []
     lost: list[str] = []
     for path in paths:
-        match = _NAME.search(path)
-        if match is None:
+        announcement = read_announcement(path)
+        if announcement is None:
             continue
-        checkpoint, by = CheckpointId(int(match["checkpoint"])), int(match["generation"])
-        if by < generation:
-            published_it = checkpoint < taken_over and owners.get(checkpoint, by) == by
+        by = announcement.by
+        if by.generation < generation:
+            published_it = by.checkpoint < taken_over and owners.get(by.checkpoint, by.generation) == by.generation
             (forget if published_it else lost).append(path)
-        elif by == generation and checkpoint <= published:
-            won = checkpoint <= published - REMEMBERED or (checkpoint, match["attempt"]) in winners
+        elif by.generation == generation and by.checkpoint <= published:
+            won = by.checkpoint <= published - REMEMBERED or (by.checkpoint, by.attempt) in winners
             (forget if won else lost).append(path)
     return Verdict(tuple(forget), tuple(lost))
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-OURS = frozenset(
-    {"manifests", "generations", "segments", "state", "attempts", "source", "events", "events.jsonl", "restored.json"}
-)
-_SPARKS = frozenset({"offsets", "commits", "metadata"})
+from penstock.protocol.layout import SPARK_COMMITS, SPARK_METADATA, SPARK_OFFSETS, TOP_NAMES, top_of
+
+_SPARKS = frozenset({SPARK_OFFSETS, SPARK_COMMITS, SPARK_METADATA})
 _HARMLESS = frozenset({"thumbs.db", "desktop.ini", "lost+found", "__macosx"})
 """What desktops and file systems leave in any folder; so do names that begin with a dot."""
 
@@ -40,8 +39,8 @@ def judge_folder(paths: Iterable[str]) -> Free | SparkCheckpoint | OtherFiles:
     >>> judge_folder(["report.csv", "photos/1.jpg", "photos/2.jpg"])
     OtherFiles(names=('photos', 'report.csv'))
     """
-    tops = {path.partition("/")[0] for path in paths}
-    strange = {top for top in tops - OURS if not top.startswith(".") and top.lower() not in _HARMLESS}
-    if "offsets" in strange or len(strange & _SPARKS) > 1:
+    tops = set(map(top_of, paths))
+    strange = {top for top in tops - TOP_NAMES if not top.startswith(".") and top.lower() not in _HARMLESS}
+    if SPARK_OFFSETS in strange or len(strange & _SPARKS) > 1:
         return SparkCheckpoint()
     return OtherFiles(tuple(sorted(strange))) if strange else Free()

@@ -6,16 +6,12 @@ attempt that is given up is a loser like any other.
 
 from __future__ import annotations
 
-import re
-
 import msgspec
 
 from penstock.protocol.ids import CheckpointId, Generation
+from penstock.protocol.layout import STUCK, read_hung_sign
 
-FOLDER = "hung"
 SAMPLE_BYTES_MAX = 1 << 20
-_NAME = re.compile(rf"{FOLDER}/(?P<checkpoint>\d{{10}})-g(?P<generation>\d+)-s\d+-a[^/]+-(?P<sign>\w+)\.json")
-STUCK = "stuck"
 
 
 class Stuck(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,30 +31,25 @@ class Stuck(msgspec.Struct, frozen=True, kw_only=True):
     stack: list[str] = []
 
 
-def sign_path(*, checkpoint: CheckpointId, generation: Generation, subtask: int, attempt: str, sign: str) -> str:
-    """Where an attempt leaves a sign: ``stuck``, or the number of times that it was found to be slow but alive."""
-    return f"{FOLDER}/{checkpoint:010d}-g{generation}-s{subtask}-a{attempt}-{sign}.json"
-
-
 def belongs_to(path: str, checkpoint: CheckpointId, generation: Generation) -> bool:
     """Whether a sign is of an attempt at this checkpoint by this driver."""
-    match = _NAME.fullmatch(path)
-    return match is not None and (int(match["checkpoint"]), int(match["generation"])) == (checkpoint, generation)
+    sign = read_hung_sign(path)
+    return sign is not None and (sign.by.checkpoint, sign.by.generation) == (checkpoint, generation)
 
 
 def is_over(path: str, checkpoint: CheckpointId, generation: Generation) -> bool:
     """Whether nobody waits for a sign any more: of an older driver, or of a checkpoint that is published."""
-    match = _NAME.fullmatch(path)
-    if match is None:
+    sign = read_hung_sign(path)
+    if sign is None:
         return False
-    by = int(match["generation"])
-    return by < generation or (by == generation and int(match["checkpoint"]) < checkpoint)
+    by = sign.by
+    return by.generation < generation or (by.generation == generation and by.checkpoint < checkpoint)
 
 
 def tells_why(path: str) -> bool:
     """Whether it holds a `Stuck`."""
-    match = _NAME.fullmatch(path)
-    return match is not None and match["sign"] == STUCK
+    sign = read_hung_sign(path)
+    return sign is not None and sign.sign == STUCK
 
 
 def encode_stuck(stuck: Stuck) -> bytes:

@@ -11,12 +11,9 @@ from collections.abc import Iterable, Iterator
 
 from penstock.protocol.ids import CheckpointId
 from penstock.protocol.keygroups import KeyGroupRange
+from penstock.protocol.layout import SEGMENTS, STATE, is_in_data_folder, is_owner
 from penstock.protocol.manifest import EdgeState, Manifest, Segment, SinkState, StateFile
 
-_NAME = r"(?!\.{1,2}(?:/|\Z))[^/\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,255}"
-_OWNER = re.compile(_NAME)
-_FILE = re.compile(rf"(?:segments|state)/{_NAME}(?:/{_NAME})*")
-_LENGTH_MAX = 1024
 _IDENTITY = re.compile(r"[0-9A-Za-z_-]{1,64}")
 
 
@@ -34,7 +31,7 @@ def _faults(manifest: Manifest) -> Iterator[str]:
         if subtasks > manifest.max_parallelism:
             yield f"{stage} has {subtasks} subtasks, max_parallelism is {manifest.max_parallelism}"
     for name in (*manifest.edges, *manifest.sinks):
-        if not _OWNER.fullmatch(name):
+        if not is_owner(name):
             yield f"{name!r} cannot be the name of a folder"
     for name, edge in manifest.edges.items():
         yield from (f"edge {name}: {fault}" for fault in _edge_faults(edge, manifest))
@@ -70,8 +67,8 @@ def _edge_faults(edge: EdgeState, manifest: Manifest) -> Iterator[str]:
 
 
 def _file_faults(file: Segment | StateFile) -> Iterator[str]:
-    if len(file.path) > _LENGTH_MAX or not _FILE.fullmatch(file.path):
-        yield f"{file.path[:100]!r} is no file of segments/ or state/"
+    if not is_in_data_folder(file.path):
+        yield f"{file.path[:100]!r} is no file of {SEGMENTS}/ or {STATE}/"
 
 
 def _range_faults(ranges: Iterable[KeyGroupRange], max_parallelism: int) -> Iterator[str]:

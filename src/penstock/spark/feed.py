@@ -19,9 +19,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.engine.cluster import OfferedBatch
 from penstock.engine.feed import Demand, SourceStopped
-from penstock.engine.sourcelog import SOURCE_FOLDER, all_committed, rewind_source
+from penstock.engine.sourcelog import all_committed, rewind_source
 from penstock.errors import MissingFile
 from penstock.protocol.ids import BatchId
+from penstock.protocol.layout import SOURCE, SOURCE_METADATA, offsets_path
 from penstock.protocol.silence import SourceState
 from penstock.spark.exchange import SourceLayout
 from penstock.spark.failures import explained, is_stopped, session_stopped
@@ -199,7 +200,7 @@ class SparkFeed:
 
         reports = plan.applied_to(rows, self._layout, demand.max_parallelism, self._store.url, self._limits)
         writer = reports.writeStream.foreachBatch(handle)
-        writer = writer.option("checkpointLocation", f"{hadoop_url(self._store.url)}/{SOURCE_FOLDER}")
+        writer = writer.option("checkpointLocation", f"{hadoop_url(self._store.url)}/{SOURCE}")
         match self._trigger:
             case None:
                 pass
@@ -247,7 +248,7 @@ class SparkFeed:
     def _offsets_digest(self, batch_id: BatchId) -> str | None:
         """Spark writes a batch's offsets before it hands the batch over, and replays it from the same file."""
         try:
-            return hashlib.sha256(self._store.read(f"{SOURCE_FOLDER}/offsets/{batch_id}")).hexdigest()[:32]
+            return hashlib.sha256(self._store.read(offsets_path(batch_id))).hexdigest()[:32]
         except MissingFile:
             return None
 
@@ -255,7 +256,7 @@ class SparkFeed:
         """Spark writes it once, before its first micro-batch."""
         if self._id is None:
             with suppress(MissingFile, ValueError, KeyError):
-                self._id = str(json.loads(self._store.read(f"{SOURCE_FOLDER}/metadata"))["id"])
+                self._id = str(json.loads(self._store.read(SOURCE_METADATA))["id"])
         return self._id
 
 

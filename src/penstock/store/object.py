@@ -27,6 +27,7 @@ from obstore import exceptions
 from obstore.store import from_url
 
 from penstock.errors import ConfigError, StorageFailed, storage_failed
+from penstock.protocol.layout import STATE
 from penstock.store.base import AlreadyExists, Entry, Store
 from penstock.store.cache import Cache, Spool
 from penstock.store.lines import LineLogs
@@ -35,7 +36,7 @@ from penstock.store.objectfiles import PART_BYTES, ObjectReader, ObjectWriter, a
 from penstock.store.paths import check_folder, check_path, is_path
 from penstock.text import redacted
 
-MAPPED_FOLDER = "state/"
+MAPPED_FOLDER = f"{STATE}/"
 """Read again in every epoch. Segments are read once, and only in part: no copies of them."""
 PUT_BYTES_MAX = 32 << 20
 """Larger files are sent in parts; these cannot be refused by name, so we look before."""

@@ -11,11 +11,9 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 from penstock.errors import PenstockError, SavepointRefused, storage_failed
+from penstock.protocol.layout import SAVEPOINT_MARKER
 from penstock.store.base import AlreadyExists, Store
 from penstock.store.local import LocalStore, sync_folder
-
-MARKER = "savepoint.partial"
-"""In a folder that cannot be renamed, while it is being made."""
 
 
 class Staging(Protocol):
@@ -39,7 +37,7 @@ def require_empty(target: Store, but: str | None = None) -> None:
     """Nothing is there `but` one name. Raises: `SavepointRefused`."""
     in_the_way = isinstance(target, LocalStore) and target.root.exists() and not target.root.is_dir()
     held = [entry for entry in target.list("") if entry.path != but]
-    if any(entry.path == MARKER for entry in held):
+    if any(entry.path == SAVEPOINT_MARKER for entry in held):
         raise _being_written(target)
     if held or in_the_way:
         raise SavepointRefused(
@@ -52,7 +50,7 @@ def require_empty(target: Store, but: str | None = None) -> None:
 
 def _being_written(target: Store) -> SavepointRefused:
     return SavepointRefused(
-        f"{target.url} holds {MARKER}",
+        f"{target.url} holds {SAVEPOINT_MARKER}",
         cause="another savepoint is being written there, or its writer died",
         next_step="choose another path, or remove what is there once nobody writes to it",
         path=target.url,
@@ -92,12 +90,12 @@ class _DirectStaging:
     def __init__(self, target: Store) -> None:
         self._target = target
         try:
-            target.create(MARKER, b"")
+            target.create(SAVEPOINT_MARKER, b"")
         except AlreadyExists:
             raise _being_written(target) from None
         self._noting = _Noting(target)
         try:
-            require_empty(target, but=MARKER)
+            require_empty(target, but=SAVEPOINT_MARKER)
         except PenstockError:
             self.discard()
             raise
@@ -108,13 +106,13 @@ class _DirectStaging:
 
     def finish(self) -> None:
         """Everything is in its place."""
-        self._target.delete([MARKER])
+        self._target.delete([SAVEPOINT_MARKER])
 
     def discard(self) -> None:
         """What makes the folder count goes first, the marker last."""
         with suppress(PenstockError):
             self._target.delete(reversed(self._noting.names))
-            self._target.delete([MARKER])
+            self._target.delete([SAVEPOINT_MARKER])
 
 
 class _Noting:

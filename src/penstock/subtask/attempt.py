@@ -28,10 +28,9 @@ from penstock.inflight.segment import HASH_COLUMN, Apart, ExchangeWriter, Segmen
 from penstock.inflight.watermarks import ChannelWatermarks
 from penstock.operators.base import HoldingOperator, Operator, OperatorContext, OperatorSpec, TimedOperator, counters_of
 from penstock.operators.failures.deadletters import sample_of
-from penstock.protocol.attempts import attempt_path
-from penstock.protocol.garbage import file_path
 from penstock.protocol.ids import CheckpointId
 from penstock.protocol.keygroups import KeyGroupRange
+from penstock.protocol.layout import SEGMENTS, STATE, Announcement, AttemptId, DataFile
 from penstock.protocol.plan import StagePlan, SubtaskPlan
 from penstock.protocol.report import (
     DueReport,
@@ -126,7 +125,8 @@ class _Attempt:
         clock: Callable[[], float],
     ) -> None:
         self._stage, self._plan, self._mine = stage, plan, mine
-        self._store, self._limits, self._attempt = store, limits, attempt
+        self._store, self._limits = store, limits
+        self._me = AttemptId(plan.checkpoint, plan.generation, mine.subtask, attempt)
         self._undo, self._closing, self._live, self._clock = undo, closing, live, clock
         self._states = {table.name: self._open_state(table) for table in stage.tables}
         self._operators: list[Operator] = [node.spec.build(self._context(node.spec)) for node in stage.nodes]
@@ -145,15 +145,7 @@ class _Attempt:
     # -- opening -------------------------------------------------------------------------------------------------
 
     def _path(self, folder: str, owner: str, sequence: int) -> str:
-        return file_path(
-            folder,
-            owner,
-            checkpoint=self._plan.checkpoint,
-            generation=self._plan.generation,
-            subtask=self._mine.subtask,
-            attempt=self._attempt,
-            sequence=sequence,
-        )
+        return DataFile(folder, owner, self._me, sequence).path
 
     def _open_state(self, table: Table) -> KeyedState:
         files = self._mine.state.get(table.name, ())
@@ -185,7 +177,7 @@ class _Attempt:
     ) -> ExchangeWriter:
         writer = ExchangeWriter(
             self._store,
-            lambda sequence: self._path("segments", edge.name, sequence),
+            lambda sequence: self._path(SEGMENTS, edge.name, sequence),
             edge_schema(edge.schema),
             epoch=self._plan.checkpoint,
             producer=self._mine.subtask,
@@ -200,19 +192,13 @@ class _Attempt:
 
     def _open_writer(self, binding: SinkBinding) -> Writer:
         """Opened before the first step, so that a slow start of a sink does not look like slow rows."""
-        announced = attempt_path(
-            binding.name,
-            checkpoint=self._plan.checkpoint,
-            generation=self._plan.generation,
-            subtask=self._mine.subtask,
-            attempt=self._attempt,
-        )
+        announced = Announcement(binding.name, self._me).path
         context = WriterContext(
-            checkpoint=self._plan.checkpoint,
-            generation=self._plan.generation,
-            subtask=self._mine.subtask,
+            checkpoint=self._me.checkpoint,
+            generation=self._me.generation,
+            subtask=self._me.subtask,
             parallelism=self._plan.parallelism,
-            attempt=self._attempt,
+            attempt=self._me.attempt,
             announce=lambda file: self._store.append(announced, file.encode()),
         )
         writer = binding.sink.open_writer(context, binding.schema)
@@ -355,7 +341,7 @@ class _Attempt:
             return DealingWriter(writer, Dealer(self._plan.max_parallelism, self._mine.groups.lo))
         spilling = SegmentWriter(
             self._store,
-            lambda sequence: self._path("segments", edge.name, sequence),
+            lambda sequence: self._path(SEGMENTS, edge.name, sequence),
             edge_schema(edge.schema),
             epoch=self._plan.checkpoint,
             producer=self._mine.subtask,
@@ -384,7 +370,7 @@ class _Attempt:
         state = tuple(
             StateReport(table=table.name, added=change.added, replaced=change.replaced)
             for table, change in (
-                (table, self._states[table.name].flush(self._path("state", table.name, 0)))
+                (table, self._states[table.name].flush(self._path(STATE, table.name, 0)))
                 for table in self._stage.tables
                 # All subtasks have made the same changes to a broadcast table.
                 if not table.broadcast or self._mine.subtask == 0
@@ -398,7 +384,7 @@ class _Attempt:
             stage=self._plan.stage,
             subtask=self._mine.subtask,
             checkpoint=self._plan.checkpoint,
-            attempt=self._attempt,
+            attempt=self._me.attempt,
             inputs=inputs,
             outputs=outputs,
             state=state,

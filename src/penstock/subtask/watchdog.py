@@ -16,13 +16,13 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from types import FrameType, TracebackType
 from typing import Self, TypeVar
 
 from penstock.errors import PenstockError
 from penstock.graph.stages import Stage
-from penstock.protocol.hung import STUCK, Stuck, encode_stuck, sign_path
+from penstock.protocol.hung import Stuck, encode_stuck
+from penstock.protocol.layout import STUCK, AttemptId, HungSign
 from penstock.protocol.plan import StagePlan
 from penstock.store.base import AlreadyExists, Store
 
@@ -119,13 +119,13 @@ def watch_over(
 
     Operators that have a limit of their own for a step get that long in addition.
     """
-    name = partial(sign_path, checkpoint=plan.checkpoint, generation=plan.generation, subtask=subtask, attempt=attempt)
+    me = AttemptId(plan.checkpoint, plan.generation, subtask, attempt)
     names = [node.spec.name for node in stage.nodes]
 
     def leave(sign: str, data: bytes) -> None:
         # Written beside an attempt that may long be forgotten: nobody hears of a failure.
         with suppress(PenstockError, AlreadyExists):
-            store.create(name(sign=sign), data)
+            store.create(HungSign(me, sign).path, data)
 
     def stuck(place: Place, silent_s: float) -> None:
         sample = stuck_at(place, stage=stage.name, operators=names, subtask=subtask, attempt=attempt, silent_s=silent_s)

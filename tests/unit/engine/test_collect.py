@@ -12,12 +12,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from penstock.engine.checkpoints import DATA_FOLDERS, Checkpoints, manifest_path
+from penstock.engine.checkpoints import Checkpoints
 from penstock.engine.collect import LEFTOVER_S, SWEEP_EVERY, Collector
 from penstock.errors import Fenced, StorageFailed
-from penstock.protocol.garbage import file_path, written_for
+from penstock.protocol.garbage import written_for
 from penstock.protocol.ids import CheckpointId, Generation
 from penstock.protocol.keygroups import KeyGroupRange
+from penstock.protocol.layout import DATA_FOLDERS, AttemptId, DataFile, manifest_path
 from penstock.protocol.manifest import Manifest, PipelineShape, StateFile
 from penstock.protocol.recover import first_manifest
 from penstock.store import LocalStore, MemoryStore, Store
@@ -86,15 +87,7 @@ class World:
         raise error
 
     def write(self, checkpoint: int, attempt: int) -> StateFile:
-        path = file_path(
-            "state",
-            "op",
-            checkpoint=checkpoint,
-            generation=self.generation,
-            subtask=0,
-            attempt=str(attempt),
-            sequence=0,
-        )
+        path = DataFile("state", "op", AttemptId(checkpoint, self.generation, 0, str(attempt)), 0).path
         writer = self.store.open_writer(path)
         writer.write(b"x")
         writer.close()
@@ -236,9 +229,7 @@ def test_ids_and_generations_decide_what_a_running_epoch_may_need() -> None:
     from penstock.protocol.garbage import garbage
 
     for checkpoint, generation in itertools.product(range(1, 6), range(1, 5)):
-        path = file_path(
-            "state", "op", checkpoint=checkpoint, generation=generation, subtask=0, attempt="1", sequence=0
-        )
+        path = DataFile("state", "op", AttemptId(checkpoint, generation, 0, "1"), 0).path
         found = garbage([path], frozenset(), generation=Generation(2), published=CheckpointId(3))
         may_be_needed = generation > 2 or (generation == 2 and checkpoint > 3)
         assert (found == ()) == may_be_needed

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.engine.checkpoints import MANIFESTS
 from penstock.errors import Fenced, StorageFailed, storage_failed
 from penstock.observe.events import EpochFailed, EpochPublished, Event, StorageRetried
+from penstock.protocol.layout import MANIFESTS
 from penstock.protocol.outage import Outage, failed, is_over
 from penstock.store import MemoryStore
 from penstock.testing.inline import InlineRun

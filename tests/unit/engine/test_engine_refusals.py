@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import penstock as pen
-from penstock.engine.checkpoints import Checkpoints, manifest_path
+from penstock.engine.checkpoints import Checkpoints
 from penstock.errors import (
     CheckpointMismatch,
     ConfigError,
@@ -24,6 +24,7 @@ from penstock.errors import (
 )
 from penstock.observe.events import decode_events
 from penstock.protocol.codec import decode_manifest, encode_manifest
+from penstock.protocol.layout import manifest_path
 from penstock.protocol.manifest import Manifest
 from penstock.store import LocalStore
 from penstock.testing.inline import InlineFeed, InlineRun, stream_of

@@ -17,7 +17,8 @@ from penstock.engine.background import wait_for
 from penstock.engine.cluster import JobCancelled, StageJob
 from penstock.errors import CommitFailed, StageFailed, StopTimeout, SubtaskHung
 from penstock.observe.events import CommitSlow, EpochFailed, Event
-from penstock.protocol.hung import FOLDER, STUCK, Stuck, encode_stuck, sign_path
+from penstock.protocol.hung import Stuck, encode_stuck
+from penstock.protocol.layout import HUNG, STUCK, AttemptId, HungSign
 from penstock.sinks.upkeep import UpkeepReport
 from penstock.store.base import Store
 from penstock.testing.inline import InlineCluster, InlineFeed, InlineRun, stream_of
@@ -56,7 +57,7 @@ def hanging_job(at: Callable[[StageJob], bool], leave: Callable[[Store, StageJob
 
 def leave_sample(store: Store, job: StageJob) -> None:
     plan = job.plan
-    path = sign_path(checkpoint=plan.checkpoint, generation=plan.generation, subtask=1, attempt="7", sign=STUCK)
+    path = HungSign(AttemptId(plan.checkpoint, plan.generation, 1, "7"), STUCK).path
     sample = Stuck(
         stage=plan.stage,
         subtask=1,
@@ -87,7 +88,7 @@ def test_a_subtask_that_hangs_ends_the_query_after_its_retries_with_its_place(
         assert said in str(caught.value)
     assert [event.code for event in events if isinstance(event, EpochFailed)] == [SubtaskHung.code] * 2
     assert query.manifest().checkpoint == 2
-    assert len(list((tmp_path / FOLDER).iterdir())) <= 1, "but for one that was left after the last look"
+    assert len(list((tmp_path / HUNG).iterdir())) <= 1, "but for one that was left after the last look"
 
 
 def test_signs_of_a_job_that_was_given_up_do_not_speak_for_the_next_try(

@@ -17,9 +17,9 @@ from penstock.engine.checkpoints import Checkpoints
 from penstock.engine.sourcelog import bring_source
 from penstock.errors import ConfigError, CorruptFile, UnsafeName
 from penstock.observe.events import SavepointTaken, decode_events, encode_event
-from penstock.protocol.attempts import attempt_path
 from penstock.protocol.codec import UnreadableManifest, decode_manifest
 from penstock.protocol.ids import CheckpointId, Generation
+from penstock.protocol.layout import Announcement, AttemptId
 from penstock.store import LocalStore, MemoryStore, Store, open_store
 from penstock.store.local import READ_BYTES_MAX
 from penstock.text import printable, redacted
@@ -164,7 +164,7 @@ def test_a_file_that_must_fit_into_memory_is_not_read_when_it_does_not(store: Lo
 
 
 def test_names_that_lead_out_of_a_table_are_left_alone(store: LocalStore, caplog: pytest.LogCaptureFixture) -> None:
-    path = attempt_path("sink", checkpoint=9, generation=1, subtask=0, attempt="0")
+    path = Announcement("sink", AttemptId(9, 1, 0, "0")).path
     store.append(path, b"../../outside/x\n/etc/passwd\nbucket-0/a.parquet\n\xff\x1b[2J\n")
     removed: list[str] = []
     attempts = AttemptFiles(store, "sink", generation=Generation(2), taken_over=CheckpointId(3), owners={})

@@ -13,7 +13,7 @@ import pytest
 
 import penstock as pen
 from penstock.engine import transfer
-from penstock.engine.checkpoints import Checkpoints, retired_path
+from penstock.engine.checkpoints import Checkpoints
 from penstock.engine.pins import Pins
 from penstock.engine.savepoint import SavepointJob, take_savepoint
 from penstock.errors import (
@@ -30,8 +30,8 @@ from penstock.observe.events import (
     SavepointTaken,
     decode_events,
 )
+from penstock.protocol.layout import SAVEPOINT_MARKER, retired_path
 from penstock.store import LocalStore, MemoryStore, Store, open_store
-from penstock.store.staging import MARKER
 from penstock.testing.inline import InlineRun
 from tests.support.engine_jobs import (
     FakeClock,
@@ -321,7 +321,7 @@ def test_where_a_savepoint_is_being_written_another_one_is_refused_and_deletes_n
     one.step()
     finish(other)
     assert isinstance(other.error, SavepointRefused)
-    assert MARKER in str(other.error)
+    assert SAVEPOINT_MARKER in str(other.error)
     finish(one)
     assert Checkpoints(target).newest() == one.manifest
     assert len(target.list("")) == one.result(0).files + len(target.list("source")) + 1
@@ -338,7 +338,7 @@ def test_a_savepoint_that_was_begun_since_the_first_look_is_noticed(
     original, left = MemoryStore.create, [one]
 
     def create(self: MemoryStore, path: str, data: bytes) -> None:
-        if path == MARKER and left:
+        if path == SAVEPOINT_MARKER and left:
             begun = left.pop()
             finish(begun) if finished else begun.step()
         original(self, path, data)
@@ -347,7 +347,7 @@ def test_a_savepoint_that_was_begun_since_the_first_look_is_noticed(
     finish(other)
     assert isinstance(other.error, SavepointRefused)
     finish(one)
-    assert not target.exists(MARKER)
+    assert not target.exists(SAVEPOINT_MARKER)
     Checkpoints(target).verify_files(one.manifest)
 
 

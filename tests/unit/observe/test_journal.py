@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.engine.journal import EVENTS, OLDER, OLDER_MAX, append_line, read_journal
+from penstock.engine.journal import OLDER_MAX, append_line, read_journal
+from penstock.protocol.layout import EVENTS, OLDER_EVENTS
 from penstock.store import open_store
 from penstock.store.base import Store
 
@@ -32,7 +33,7 @@ def test_a_short_history_is_one_file(store):
     for number in range(9):
         append_line(store, line(number), PIECE)
     assert numbers(store) == list(range(9))
-    assert store.list(OLDER) == []
+    assert store.list(OLDER_EVENTS) == []
 
 
 @pytest.mark.parametrize("lines", [10, 15, 30, 10 * OLDER_MAX])
@@ -40,7 +41,7 @@ def test_a_longer_history_is_read_across_its_pieces(store, lines):
     for number in range(lines):
         append_line(store, line(number), PIECE)
     assert numbers(store) == list(range(lines))
-    assert len(store.list(OLDER)) == lines // 10
+    assert len(store.list(OLDER_EVENTS)) == lines // 10
 
 
 def test_the_oldest_pieces_go(store):
@@ -48,7 +49,7 @@ def test_the_oldest_pieces_go(store):
         append_line(store, line(number), PIECE)
     kept = numbers(store)
     assert kept == list(range(1005 - len(kept), 1005))
-    assert len(store.list(OLDER)) == OLDER_MAX
+    assert len(store.list(OLDER_EVENTS)) == OLDER_MAX
     assert len(kept) == 10 * OLDER_MAX + 5
 
 

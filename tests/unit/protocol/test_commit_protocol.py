@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from penstock.protocol import commit as protocol
-from penstock.protocol.attempts import REMEMBERED, attempt_path, judge_attempts, remembered
+from penstock.protocol.attempts import REMEMBERED, judge_attempts, remembered
 from penstock.protocol.commit import (
     Agreed,
     Ask,
@@ -26,6 +26,7 @@ from penstock.protocol.commit import (
     with_pending,
 )
 from penstock.protocol.ids import CheckpointId, Generation
+from penstock.protocol.layout import Announcement, AttemptId
 from penstock.protocol.manifest import Committable, PendingCommit, SinkState
 
 WORK = (Committable(b"x", 1, 1),)
@@ -262,7 +263,7 @@ def judged(
 
 
 def path(checkpoint: int, generation: int, attempt: str = "7") -> str:
-    return attempt_path("sink", checkpoint=checkpoint, generation=generation, subtask=0, attempt=attempt)
+    return Announcement("sink", AttemptId(checkpoint, generation, 0, attempt)).path
 
 
 def test_only_attempts_that_can_never_count_have_lost() -> None:

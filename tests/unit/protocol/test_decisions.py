@@ -19,8 +19,9 @@ from penstock.protocol.commit import (
     with_pending,
 )
 from penstock.protocol.epoch import Drain, Facts, Ingest, Stop, Stopping, Wait, decide
-from penstock.protocol.garbage import file_path, garbage, retired
+from penstock.protocol.garbage import garbage, retired
 from penstock.protocol.ids import BatchId, CheckpointId, Generation
+from penstock.protocol.layout import AttemptId, DataFile
 from penstock.protocol.manifest import (
     Committable,
     Manifest,
@@ -350,7 +351,7 @@ def test_a_newer_format_is_told_apart_from_damage() -> None:
 def test_only_files_that_no_manifest_and_no_running_epoch_can_name_are_garbage() -> None:
     """B13: all small worlds."""
     for generation, checkpoint, needed in itertools.product([1, 2, 3], [4, 5, 6], [False, True]):
-        path = file_path("state", "o", checkpoint=checkpoint, generation=generation, subtask=0, attempt="7", sequence=0)
+        path = DataFile("state", "o", AttemptId(checkpoint, generation, 0, "7"), 0).path
         found = garbage(
             [path], frozenset([path] if needed else []), generation=Generation(2), published=CheckpointId(5)
         )

@@ -8,15 +8,14 @@ from functools import partial
 from typing import Any
 
 from penstock.protocol.hung import (
-    STUCK,
     Stuck,
     belongs_to,
     decode_stuck,
     encode_stuck,
     is_over,
-    sign_path,
     tells_why,
 )
+from penstock.protocol.layout import STUCK, AttemptId, HungSign
 from penstock.subtask.watchdog import Place, Signs, Watchdog, place_of, stuck_at
 
 LIMIT_S = 0.05
@@ -115,8 +114,8 @@ def test_a_sample_survives_its_journey_and_rubbish_does_not() -> None:
 
 
 def test_signs_are_known_by_their_names() -> None:
-    where: dict[str, Any] = {"checkpoint": 12, "generation": 2, "subtask": 1, "attempt": "17"}
-    path, alive = sign_path(**where, sign=STUCK), sign_path(**where, sign="1")
+    attempt = AttemptId(12, 2, 1, "17")
+    path, alive = HungSign(attempt, STUCK).path, HungSign(attempt, "1").path
     assert belongs_to(path, 12, 2)
     assert not belongs_to(path, 12, 3)
     assert not belongs_to("segments/x", 12, 2)

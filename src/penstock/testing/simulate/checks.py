@@ -8,11 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from penstock.engine.checkpoints import DATA_FOLDERS, GENERATIONS, MANIFESTS
 from penstock.errors import PenstockError
-from penstock.protocol.attempts import FOLDER as ATTEMPTS
 from penstock.protocol.codec import decode_manifest
 from penstock.protocol.commit import CommitPermit
+from penstock.protocol.layout import (
+    ATTEMPTS,
+    DATA_FOLDERS,
+    Announcement,
+    read_announcement,
+    read_generation_path,
+    read_manifest_path,
+    read_retired_path,
+    top_of,
+)
 from penstock.protocol.manifest import Committable, Manifest
 from penstock.testing.simulate.fibers import Process
 from penstock.testing.simulate.jobs import group_of
@@ -71,13 +79,12 @@ class Checks:
     # -- the store -----------------------------------------------------------------------------------------------
 
     def before_create(self, process: Process, path: str, data: bytes) -> None:
-        folder, _, name = path.partition("/")
-        if folder == GENERATIONS:
-            process.generation = int(name[:10])
-            self._claimed_at[process.generation] = self._world.scheduler.now
-        if folder == MANIFESTS and name.endswith(".retired"):
-            self._retire(process, int(name[:10]))
-        elif folder == MANIFESTS:
+        if (generation := read_generation_path(path)) is not None:
+            process.generation = generation
+            self._claimed_at[generation] = self._world.scheduler.now
+        if (checkpoint := read_retired_path(path)) is not None:
+            self._retire(process, checkpoint)
+        elif read_manifest_path(path) is not None:
             manifest = decode_manifest(data)
             if not isinstance(manifest, Manifest):
                 self._fail("manifest", f"{path} cannot be read back: {manifest}")
@@ -179,12 +186,11 @@ class Checks:
                         )
 
     def before_delete(self, process: Process, path: str) -> None:
-        folder, _, name = path.partition("/")
-        if folder == MANIFESTS:
-            self._retire(process, int(name[:10]))
+        if (checkpoint := read_manifest_path(path)) is not None:
+            self._retire(process, checkpoint)
             return
-        if folder == ATTEMPTS:
-            self._forget_attempt(process, path)
+        if (announcement := read_announcement(path)) is not None:
+            self._forget_attempt(process, announcement)
             return
         for number, manifest in self._manifests.items():
             if path in manifest.files():
@@ -192,14 +198,13 @@ class Checks:
         if path in self._world.savepoints.needed(process):
             self._fail("garbage", f"{process.name} deletes {path}, which it copies into a savepoint")
 
-    def _forget_attempt(self, process: Process, path: str) -> None:
+    def _forget_attempt(self, process: Process, announcement: Announcement) -> None:
         """A newer driver leaves an older one's files alone if it published that checkpoint, or nobody knows who did."""
-        _, sink, name = path.split("/")
-        checkpoint, generation = int(name[:10]), int(name[12:].partition("-")[0])
-        published = self._manifests.get(checkpoint)
-        if generation < process.generation and (published is None or published.generation == generation):
-            files = self._world.disk.files[path].data.split()
-            self._undecidable |= {(sink, int(file)) for file in files}
+        by = announcement.by
+        published = self._manifests.get(by.checkpoint)
+        if by.generation < process.generation and (published is None or published.generation == by.generation):
+            files = self._world.disk.files[announcement.path].data.split()
+            self._undecidable |= {(announcement.sink, int(file)) for file in files}
 
     def _retire(self, process: Process, number: int) -> None:
         if number in self._mistaken:
@@ -287,7 +292,7 @@ class Checks:
     def nothing_left_over(self) -> None:
         """After a start and an end without faults, every file is one that a retained checkpoint names."""
         needed: set[str] = set().union(*(manifest.files() for manifest in self._manifests.values()))
-        present = {path for path in self._world.disk.files if path.partition("/")[0] in DATA_FOLDERS}
+        present = {path for path in self._world.disk.files if top_of(path) in DATA_FOLDERS}
         if present - needed:
             self._fail("garbage", f"kept for ever: {sorted(present - needed)[:5]}")
         if needed - present:
@@ -300,7 +305,7 @@ class Checks:
 
     def _no_table_files_left(self) -> None:
         """Every file in a table's folder is in a snapshot; see docs/guarantees.md for the kinds that are not."""
-        announced = sorted(path for path in self._world.disk.files if path.startswith(f"{ATTEMPTS}/"))
+        announced = sorted(path for path in self._world.disk.files if top_of(path) == ATTEMPTS)
         if announced:
             self._fail("garbage", f"kept for ever: {announced[:5]}")
         for table in self._world.tables.values():

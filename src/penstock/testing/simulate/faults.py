@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from penstock.protocol.layout import GENERATIONS, MANIFESTS
+
 
 class Fault(Enum):
     """What happens to one operation."""
@@ -25,9 +27,9 @@ class Fault(Enum):
 
 
 AIMS = (
-    "create generations",
-    "create manifests",
-    "read manifests",
+    f"create {GENERATIONS}",
+    f"create {MANIFESTS}",
+    f"read {MANIFESTS}",
     "list ",
     "delete ",
     "open ",
@@ -159,7 +161,7 @@ class Faults:
             return Outage(f"read {self._rng.choice(manifests[:-1])}", range(begin, begin + self._rng.randint(1, 3)))
         if not self.costly(self.rates.outage):
             return None
-        of, last = self._rng.choice((("", 40), ("read manifests", 16)))
+        of, last = self._rng.choice((("", 40), (f"read {MANIFESTS}", 16)))
         begin = self._rng.randint(1, last)
         return Outage(of, range(begin, begin + self._rng.randint(1, 3)))
 

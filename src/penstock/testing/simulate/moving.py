@@ -12,6 +12,7 @@ import msgspec
 
 from penstock.engine.checkpoints import Checkpoints
 from penstock.errors import PenstockError
+from penstock.protocol.layout import MANIFESTS, top_of
 from penstock.protocol.manifest import Manifest
 from penstock.testing.simulate.checks import Checks, pending_of
 from penstock.testing.simulate.fibers import Process
@@ -67,7 +68,7 @@ class Moving:
     @property
     def begun(self) -> bool:
         """Whether the current folder has a checkpoint of its own."""
-        return any(path.startswith("manifests/") for path in self._world.disk.files)
+        return any(top_of(path) == MANIFESTS for path in self._world.disk.files)
 
     def restores(self) -> str | None:
         """What a new driver has to restore, until one has."""

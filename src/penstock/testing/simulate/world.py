@@ -5,7 +5,6 @@ First with faults, then without: then the pipeline must drain, and what it leave
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,12 +18,14 @@ from penstock.engine.query import Query
 from penstock.engine.start import Surroundings, start_query
 from penstock.errors import PenstockError
 from penstock.graph.stages import Stage
+from penstock.protocol.layout import MANIFESTS, read_manifest_path
 from penstock.store.base import Store
 from penstock.subtask.attempt import Limits
+from penstock.testing.simulate.backgrounds import SimBackground
 from penstock.testing.simulate.checks import Checks
 from penstock.testing.simulate.cluster import SimCluster
 from penstock.testing.simulate.faults import Fault, Faults, Rates
-from penstock.testing.simulate.fibers import CheckFailed, Crashed, Fiber, Process, Scheduler
+from penstock.testing.simulate.fibers import Crashed, Process, Scheduler
 from penstock.testing.simulate.foreign import OtherEngines
 from penstock.testing.simulate.jobs import Records, Shape, pipeline_of
 from penstock.testing.simulate.moving import Moving
@@ -50,6 +51,8 @@ RESTORES = 0.25
 """Of restarts: by the number of a checkpoint."""
 HOME = "memory://simulated"
 """The folder of the query, wherever it lies at the moment."""
+BACK = (1, 2, 2, 2, 3, 5)
+"""How many checkpoints back: tables are rarely ahead of the newest ones."""
 MOVES = 0.15
 """Of restarts: in a new folder."""
 RESTORE_PAUSED = 0.3
@@ -60,41 +63,6 @@ FIRST_SLICES = (1, 1, 2, 5)
 product's figure the barrier could never fire in the first epoch."""
 UPKEEP = 0.2
 """Of worlds: their tables are kept by the query."""
-
-
-class SimBackground:
-    """Steps of the engine, made by a fiber."""
-
-    def __init__(self, world: World, process: Process, name: str, step: Step, die: Callable[[BaseException], None]):
-        self._world, self._process, self._name = world, process, name.removeprefix("penstock-")
-        self._step, self._die = step, die
-        self.fiber: Fiber | None = None
-
-    def start(self) -> None:
-        self.fiber = self._world.scheduler.spawn(self._process, self._name, self._run)
-
-    def wake(self) -> None:
-        if self.fiber is not None:
-            self._world.scheduler.wake(self.fiber)
-
-    def join(self, timeout_s: float | None = None) -> bool:
-        del timeout_s
-        if self.fiber is not None:
-            self._world.scheduler.join(self.fiber)
-        return True
-
-    def _run(self) -> None:
-        scheduler = self._world.scheduler
-        try:
-            while (pause := self._step()) is not None:
-                if pause > 0:
-                    scheduler.wait(None if pause == math.inf else pause)
-                else:
-                    scheduler.pause()
-        except (Crashed, CheckFailed):
-            raise
-        except BaseException as error:
-            self._die(error)
 
 
 @dataclass(eq=False, slots=True)
@@ -302,7 +270,7 @@ class World:
         driver = SimDriver(Process(f"d{len(self.drivers) + 1}"))
         self.drivers.append(driver)
         options: Options = {**self._options, "parallelism": self._parallelism()}
-        manifests = sorted(path for path in self.disk.files if path.startswith("manifests/") and path.endswith(".json"))
+        manifests = sorted(path for path in self.disk.files if read_manifest_path(path) is not None)
         if (origin := self.moving.restores()) is not None:
             driver.restored, options["restore"] = True, origin
         elif restore and len(manifests) > 1:
@@ -312,8 +280,7 @@ class World:
                 if other.process.alive:
                     self.crash(other.process)
             driver = self.drivers[-1] = SimDriver(Process(f"d{len(self.drivers)}"), restored=True)
-            # Tables are rarely ahead of the newest ones, so most restores are of those.
-            options["restore"] = int(manifests[-min(len(manifests), self.rng.choice((1, 2, 2, 2, 3, 5)))][10:20])
+            options["restore"] = read_manifest_path(manifests[-min(len(manifests), self.rng.choice(BACK))])
             if self.faults.chance(RESTORE_PAUSED):
                 driver.process.late = True
         driver.process.outage, driver.process.healthy = self.faults.outage(manifests), not self.faults.on
@@ -329,7 +296,7 @@ class World:
             return SimStore(self, process, self.disk if url == HOME else self._elsewhere(url))
 
         def spawn(name: str, step: Step, on_death: Callable[[BaseException], None]) -> SimBackground:
-            made = driver.backgrounds[name] = SimBackground(self, process, name, step, on_death)
+            made = driver.backgrounds[name] = SimBackground(self.scheduler, process, name, step, on_death)
             return made
 
         surroundings = Surroundings(
@@ -402,7 +369,7 @@ class World:
 
     def _wear(self, process: Process, what: str) -> None:
         """Attempts that were drawn to die or to be late do so at some operation, drivers once they took over."""
-        if process.late and process.calls_left is None and what.startswith("create manifests"):
+        if process.late and process.calls_left is None and what.startswith(f"create {MANIFESTS}"):
             process.calls_left = self.rng.randint(2, 5)
         if process.calls_left is None:
             return

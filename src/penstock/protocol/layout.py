@@ -1,0 +1,217 @@
+"""The names in a checkpoint folder: the only module that spells them.
+
+Each kind of file has one function (or one `path`) that makes its name, and one `read_…` that takes it apart by one
+expression. `read_…` returns None for any other name: a folder may hold files that Penstock did not put there.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from penstock.protocol.ids import BatchId, CheckpointId, Generation
+
+MANIFESTS = "manifests"
+GENERATIONS = "generations"
+SEGMENTS = "segments"
+STATE = "state"
+ATTEMPTS = "attempts"
+HUNG = "hung"
+OLDER_EVENTS = "events"
+SOURCE = "source"
+"""Structured Streaming's own folder; what is in it belongs to Spark."""
+EVENTS = "events.jsonl"
+RESTORED = "restored.json"
+SAVEPOINT_MARKER = "savepoint.partial"
+"""In a savepoint that is being written to a storage without rename."""
+
+DATA_FOLDERS = (SEGMENTS, STATE)
+"""What manifests name is in these folders."""
+TOP_NAMES = frozenset({MANIFESTS, GENERATIONS, SEGMENTS, STATE, ATTEMPTS, HUNG, OLDER_EVENTS, SOURCE, EVENTS, RESTORED})
+"""What a checkpoint folder may hold directly below it."""
+SPARK_OFFSETS, SPARK_COMMITS, SPARK_METADATA = "offsets", "commits", "metadata"
+"""What Structured Streaming puts into its folder: into `source/`, or into a plain Spark query's checkpoint."""
+SOURCE_OFFSETS, SOURCE_COMMITS = f"{SOURCE}/{SPARK_OFFSETS}", f"{SOURCE}/{SPARK_COMMITS}"
+"""Spark's logs of the micro-batches that it began, and of those that it was done with."""
+SOURCE_METADATA = f"{SOURCE}/{SPARK_METADATA}"
+"""Where Spark writes the id of its streaming query."""
+
+STUCK = "stuck"
+"""The sign of a subtask that hangs; the signs of one that is only slow are numbers."""
+
+_NUMBER = r"(?P<number>[0-9]{10})"
+_MANIFEST = re.compile(rf"{MANIFESTS}/{_NUMBER}\.json")
+_RETIRED = re.compile(rf"{MANIFESTS}/{_NUMBER}\.retired")
+_GENERATION = re.compile(rf"{GENERATIONS}/{_NUMBER}\.json")
+_OLDER_EVENTS = re.compile(rf"{OLDER_EVENTS}/{_NUMBER}\.jsonl")
+_ATTEMPT = r"(?P<checkpoint>[0-9]{10})-g(?P<generation>[0-9]{1,10})-s(?P<subtask>[0-9]{1,10})-a(?P<attempt>[^/]+)"
+_DATA_FILE = re.compile(rf"(?P<folder>{SEGMENTS}|{STATE})/(?P<owner>.+)/{_ATTEMPT}-(?P<sequence>[0-9]{{1,10}})\.arrow")
+_ANNOUNCEMENT = re.compile(rf"{ATTEMPTS}/(?P<sink>.+)/{_ATTEMPT}\.txt")
+_HUNG_SIGN = re.compile(rf"{HUNG}/{_ATTEMPT}-(?P<sign>[0-9A-Za-z_]+)\.json")
+_SOURCE_ENTRY = re.compile(rf"(?:{SOURCE_OFFSETS}|{SOURCE_COMMITS})/\.?(?P<batch>[0-9]{{1,19}})(?:\.crc)?")
+_NAME = r"(?!\.{1,2}(?:/|\Z))[^/\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,255}"
+_OWNER = re.compile(_NAME)
+_IN_DATA_FOLDER = re.compile(rf"(?:{SEGMENTS}|{STATE})/{_NAME}(?:/{_NAME})*")
+_LENGTH_MAX = 1024
+
+
+def top_of(path: str) -> str:
+    """The first part of a path: one of `TOP_NAMES`, or somebody else's."""
+    return path.partition("/")[0]
+
+
+# -- numbered files ----------------------------------------------------------------------------------------------------
+
+
+def manifest_path(checkpoint: CheckpointId) -> str:
+    """
+    >>> manifest_path(CheckpointId(42))
+    'manifests/0000000042.json'
+    """
+    return f"{MANIFESTS}/{checkpoint:010d}.json"
+
+
+def read_manifest_path(path: str) -> CheckpointId | None:
+    number = _number(_MANIFEST, path)
+    return None if number is None else CheckpointId(number)
+
+
+def retired_path(checkpoint: CheckpointId) -> str:
+    """The file that says: this manifest is no checkpoint any more, it stays only to keep its name taken."""
+    return f"{MANIFESTS}/{checkpoint:010d}.retired"
+
+
+def read_retired_path(path: str) -> CheckpointId | None:
+    number = _number(_RETIRED, path)
+    return None if number is None else CheckpointId(number)
+
+
+def generation_path(generation: Generation) -> str:
+    return f"{GENERATIONS}/{generation:010d}.json"
+
+
+def read_generation_path(path: str) -> Generation | None:
+    number = _number(_GENERATION, path)
+    return None if number is None else Generation(number)
+
+
+def older_events_path(piece: int) -> str:
+    return f"{OLDER_EVENTS}/{piece:010d}.jsonl"
+
+
+def read_older_events_path(path: str) -> int | None:
+    return _number(_OLDER_EVENTS, path)
+
+
+def _number(kind: re.Pattern[str], path: str) -> int | None:
+    match = kind.fullmatch(path)
+    return None if match is None else int(match["number"])
+
+
+# -- files of attempts -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptId:
+    """One try at one subtask. Generation and Spark's task attempt id make it unique, so no other attempt has its
+    names."""
+
+    checkpoint: CheckpointId
+    """Which the running epoch was to become."""
+    generation: Generation
+    subtask: int
+    attempt: str
+
+    def __str__(self) -> str:
+        return f"{self.checkpoint:010d}-g{self.generation}-s{self.subtask}-a{self.attempt}"
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A file of in-flight records or of state; `owner` is an edge or a table of state."""
+
+    folder: str
+    owner: str
+    by: AttemptId
+    sequence: int
+
+    @property
+    def path(self) -> str:
+        return f"{self.folder}/{self.owner}/{self.by}-{self.sequence}.arrow"
+
+
+@dataclass(frozen=True, slots=True)
+class Announcement:
+    """The list of table files that one attempt makes for one sink."""
+
+    sink: str
+    by: AttemptId
+
+    @property
+    def path(self) -> str:
+        return f"{announcements(self.sink)}/{self.by}.txt"
+
+
+@dataclass(frozen=True, slots=True)
+class HungSign:
+    """What an attempt that does not get on says about itself: `STUCK`, or how often it was found to be slow."""
+
+    by: AttemptId
+    sign: str
+
+    @property
+    def path(self) -> str:
+        return f"{HUNG}/{self.by}-{self.sign}.json"
+
+
+def announcements(sink: str) -> str:
+    """The folder in which attempts announce their files for one sink."""
+    return f"{ATTEMPTS}/{sink}"
+
+
+def read_data_file(path: str) -> DataFile | None:
+    """
+    >>> read_data_file("state/totals/0000000007-g2-s0-a31-0.arrow").by.generation
+    2
+    """
+    match = _DATA_FILE.fullmatch(path)
+    return None if match is None else DataFile(match["folder"], match["owner"], _attempt(match), int(match["sequence"]))
+
+
+def read_announcement(path: str) -> Announcement | None:
+    match = _ANNOUNCEMENT.fullmatch(path)
+    return None if match is None else Announcement(match["sink"], _attempt(match))
+
+
+def read_hung_sign(path: str) -> HungSign | None:
+    match = _HUNG_SIGN.fullmatch(path)
+    return None if match is None else HungSign(_attempt(match), match["sign"])
+
+
+def _attempt(match: re.Match[str]) -> AttemptId:
+    checkpoint, generation = CheckpointId(int(match["checkpoint"])), Generation(int(match["generation"]))
+    return AttemptId(checkpoint, generation, int(match["subtask"]), match["attempt"])
+
+
+def is_owner(name: str) -> bool:
+    """Whether a name, read from a manifest, can be that of a folder."""
+    return _OWNER.fullmatch(name) is not None
+
+
+def is_in_data_folder(path: str) -> bool:
+    """Whether a path, read from a manifest, stays within the folders that hold what manifests name."""
+    return len(path) <= _LENGTH_MAX and _IN_DATA_FOLDER.fullmatch(path) is not None
+
+
+# -- Spark's files -----------------------------------------------------------------------------------------------------
+
+
+def offsets_path(batch: BatchId) -> str:
+    """Where Spark writes the offsets of a micro-batch before it hands the batch over."""
+    return f"{SOURCE_OFFSETS}/{batch}"
+
+
+def read_source_entry(path: str) -> BatchId | None:
+    """The micro-batch of an entry of Spark's offset or commit log, or of the checksum that Hadoop keeps beside it."""
+    match = _SOURCE_ENTRY.fullmatch(path)
+    return None if match is None else BatchId(int(match["batch"]))
