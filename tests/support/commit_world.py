@@ -19,10 +19,12 @@ import pyarrow as pa
 
 from penstock.engine.attempts import AttemptFiles
 from penstock.engine.checkpoints import Checkpoints, Driver
-from penstock.engine.commits import Commit, CommitCoordinator, CommitEvents, Retry, SinkCommits
+from penstock.engine.commitevents import CommitEvents
+from penstock.engine.commits import CommitCoordinator, SinkCommits
 from penstock.engine.settle import settle
 from penstock.errors import Fenced, MissingFile, PenstockError, TablePositionMismatch
-from penstock.protocol.commit import Landed, with_pending
+from penstock.observe.events import CommitRetried, Committed
+from penstock.protocol.commit import with_pending
 from penstock.protocol.ids import CheckpointId, Generation
 from penstock.protocol.layout import Announcement, AttemptId
 from penstock.protocol.manifest import Committable, Manifest, PipelineShape, SinkState, SourcePosition
@@ -45,7 +47,7 @@ class World:
     faults: bool = True
     clock_s: float = 0.0
     events: list[str] = field(default_factory=list)
-    log: list[tuple[str, Landed]] = field(default_factory=list)
+    log: list[Committed] = field(default_factory=list)
     instances: list[Instance] = field(default_factory=list)
     running: list[Instance] = field(default_factory=list)
     fenced: dict[str, Generation] = field(default_factory=dict)
@@ -213,13 +215,13 @@ class World:
                 return manifest
 
     def _instance(self, generation: Generation, manifest: Manifest, committers: dict[str, Committer]) -> Instance:
-        def committed(commit: Commit) -> None:
+        def committed(event: Committed) -> None:
             self.point("before the log", answers=False)
-            self.log.append((commit.sink, commit.landed))
+            self.log.append(event)
             self.point("after the log", answers=False)
 
-        def retried(retry: Retry) -> None:
-            self.note(f"{retry.sink} tries again: {retry.message}")
+        def retried(event: CommitRetried) -> None:
+            self.note(f"{event.sink} tries again: {event.message}")
 
         def fail(error: PenstockError) -> None:
             raise error
@@ -386,7 +388,7 @@ class World:
             assert ids_in(sink) == wanted, f"{name}: lost {wanted - ids_in(sink)}, doubled {ids_in(sink) - wanted}"
             told = [tuple(map(int, part.split("-"))) for part in state.listeners["listed"].decode().split(";")[:-1]]
             assert told == sorted(told), f"{name}: listeners were told out of order: {told}"
-            logged = {(landed.first, landed.last): landed.rows for sink, landed in self.log if sink == name}
+            logged = {(event.first, event.last): event.rows for event in self.log if event.sink == name}
             assert set(told) <= set(logged), f"{name}: told {told}, logged {logged}"
             assert sum(logged[commit] for commit in told) == wanted.total(), f"{name}: rows of {told} in {logged}"
 

@@ -12,15 +12,17 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import NoReturn, assert_never
 
 from penstock.engine.attempts import AttemptFiles
 from penstock.engine.background import AT_ONCE, WHEN_WOKEN, Background, Pause, Spawn
+from penstock.engine.commitevents import CommitCall, CommitEvents, committed_event
+from penstock.engine.history import utc_now
 from penstock.engine.settle import ask_table
 from penstock.errors import CommitFailed, Fenced, ListenerFailed, MissingFile, PenstockError, TablePositionMismatch
+from penstock.observe.events import CommitRetried
 from penstock.protocol import commit as protocol
-from penstock.protocol.commit import Ask, CommitBatch, Landed, Rest, SinkProgress, Tell, next_action
+from penstock.protocol.commit import Ask, CommitBatch, LandedCommit, Rest, SinkProgress, Tell, next_action
 from penstock.protocol.ids import NO_CHECKPOINT, CheckpointId, Generation
 from penstock.protocol.manifest import Committable, Manifest, SinkState
 from penstock.sinks.base import Committer
@@ -32,46 +34,6 @@ JOIN_S = 0.2
 """Whoever waits for the last commit looks so often whether it still gets on."""
 PROGRESS_EVERY_S = 5.0
 """Between two calls of `CommitListener.on_progress` while nothing happens."""
-
-
-@dataclass(frozen=True, slots=True)
-class Commit:
-    """A commit that is in the table, for events; `duration_s` is None when it was found there."""
-
-    sink: str
-    landed: Landed
-    duration_s: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Retry:
-    """Something that failed and will be tried again, for events."""
-
-    sink: str
-    first: CheckpointId
-    last: CheckpointId
-    attempt: int
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
-class Busy:
-    """A call of a sink that has not returned: what it is for, and since when."""
-
-    sink: str
-    what: str
-    first: CheckpointId
-    last: CheckpointId
-    since_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class CommitEvents:
-    """What a sink tells about itself."""
-
-    committed: Callable[[Commit], None]
-    retried: Callable[[Retry], None]
-    failed: Callable[[PenstockError], None]
 
 
 def _wall_ms() -> int:
@@ -102,7 +64,7 @@ class SinkCommits:
         self._clock, self._wall_ms = clock, wall_ms
         self._lock = threading.Lock()
         self._ending = False
-        self.busy: Busy | None = None
+        self.busy: CommitCall | None = None
         """What another thread finds it waiting for."""
         self._discarded: tuple[Committable, ...] = ()
         self._duration_s: float | None = None
@@ -132,7 +94,7 @@ class SinkCommits:
             self._discarded += committables
         self._background.wake()
 
-    def finish(self, limit_s: float | None = None) -> Busy | None:
+    def finish(self, limit_s: float | None = None) -> CommitCall | None:
         """Commits what is pending, then ends. What failed has already ended.
 
         Gives what it is in the middle of, if a single call takes longer than `limit_s`.
@@ -169,17 +131,17 @@ class SinkCommits:
         try:
             match action:
                 case Tell(landed):
-                    self.busy = Busy(self._name, "listeners of the commit", landed.first, landed.last, now_s)
+                    self.busy = CommitCall(self._name, "listeners of the commit", landed.first, landed.last, now_s)
                     self._tell(landed)
                 case Ask():
                     pending = self.state.pending
-                    self.busy = Busy(
+                    self.busy = CommitCall(
                         self._name, "answer of the table", pending[0].checkpoint, pending[-1].checkpoint, now_s
                     )
                     self._ask()
                 case CommitBatch() as batch:
                     first, last = batch.pending[0].checkpoint, batch.permit.checkpoint
-                    self.busy = Busy(self._name, "commit", first, last, now_s)
+                    self.busy = CommitCall(self._name, "commit", first, last, now_s)
                     self._commit(batch)
                 case Rest(float() as until_s):
                     return until_s - now_s
@@ -192,10 +154,10 @@ class SinkCommits:
         return AT_ONCE
 
     def _rest(self, now_s: float, *, ending: bool) -> Pause:
-        self.busy = Busy(self._name, "removal of files of failed attempts", NO_CHECKPOINT, NO_CHECKPOINT, now_s)
+        self.busy = CommitCall(self._name, "removal of files of failed attempts", NO_CHECKPOINT, NO_CHECKPOINT, now_s)
         if self._tidy():
             return AT_ONCE
-        self.busy = Busy(self._name, "listeners of the time", NO_CHECKPOINT, NO_CHECKPOINT, now_s)
+        self.busy = CommitCall(self._name, "listeners of the time", NO_CHECKPOINT, NO_CHECKPOINT, now_s)
         pause = self._tell_time(now_s)
         return None if ending else pause
 
@@ -250,7 +212,7 @@ class SinkCommits:
             ) from error
         raise error
 
-    def _tell(self, landed: Landed) -> None:
+    def _tell(self, landed: LandedCommit) -> None:
         """Tells the listeners, writes the log, acknowledges; in this order, so that a crash leaves nothing out."""
         states = self.state.listeners
         try:
@@ -258,11 +220,11 @@ class SinkCommits:
         except Exception as error:
             self._again(protocol.failed, landed.first, landed.last, error)
             return
-        self._events.committed(Commit(self._name, landed, None if landed.found else self._duration_s))
+        self._events.committed(committed_event(self._name, landed, self._duration_s))
         self._change(lambda progress: protocol.told(progress, told))
         self._told_time = None  # what was waiting for this commit may be due now
 
-    def _told(self, landed: Landed, states: Mapping[str, bytes]) -> dict[str, bytes]:
+    def _told(self, landed: LandedCommit, states: Mapping[str, bytes]) -> dict[str, bytes]:
         if not self._listeners:
             return {}
         info = _info(self._name, landed, self._committer.partitions(landed.committables))
@@ -288,7 +250,9 @@ class SinkCommits:
         failures = self._progress.failures
         if failures >= protocol.TRIES:
             raise _failed(self._name, error) from error
-        self._events.retried(Retry(self._name, first, last, failures, str(error)))
+        self._events.retried(
+            CommitRetried(at=utc_now(), sink=self._name, first=first, last=last, attempt=failures, message=str(error))
+        )
 
     def _change(self, change: Callable[[SinkProgress], SinkProgress]) -> None:
         """Checkpoints are published meanwhile, so every change is made to the newest progress."""
@@ -330,7 +294,7 @@ class SinkCommits:
         return PROGRESS_EVERY_S
 
 
-def _info(sink: str, landed: Landed, partitions: tuple[str, ...]) -> CommitInfo:
+def _info(sink: str, landed: LandedCommit, partitions: tuple[str, ...]) -> CommitInfo:
     return CommitInfo(
         sink=sink,
         first=landed.first,
@@ -338,7 +302,7 @@ def _info(sink: str, landed: Landed, partitions: tuple[str, ...]) -> CommitInfo:
         snapshot=landed.receipt.snapshot,
         rows=landed.rows,
         files=landed.receipt.files,
-        watermark=landed.pending[-1].watermark,
+        watermark=landed.watermark,
         committed_at_ms=landed.receipt.committed_at_ms,
         partitions=partitions,
     )
@@ -395,10 +359,10 @@ class CommitCoordinator:
         """Checkpoints that wait at the slowest sink."""
         return max((len(state.pending) for state in self.states().values()), default=0)
 
-    def busy(self) -> list[Busy]:
+    def busy(self) -> list[CommitCall]:
         """What the sinks are in the middle of."""
         return [busy for sink in self._sinks.values() if (busy := sink.busy) is not None]
 
-    def finish(self, limit_s: float | None = None) -> list[Busy]:
+    def finish(self, limit_s: float | None = None) -> list[CommitCall]:
         """Ends all sinks once everything is committed; gives what is given up because it does not return."""
         return [busy for sink in self._sinks.values() if (busy := sink.finish(limit_s)) is not None]

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 
 from penstock.engine.background import Pause, Spawn
-from penstock.engine.commits import Busy
+from penstock.engine.commitevents import CommitCall
 from penstock.engine.feed import Feed
 from penstock.errors import CommitFailed, OtherProcess, StopTimeout
 
@@ -49,9 +49,9 @@ class Ending:
             _log.warning("%s has not ended within %g s; the query ends without it", name, limit_s)
 
 
-def described(busy: Busy, now_s: float) -> str:
+def described(busy: CommitCall, now_s: float) -> str:
     """
-    >>> described(Busy("totals", "commit", 3, 5, 10.0), 22.0)
+    >>> described(CommitCall("totals", "commit", 3, 5, 10.0), 22.0)
     'the commit of checkpoints 3 to 5 at sink totals, for 12 s'
     """
     of = f" of checkpoints {busy.first} to {busy.last}" if busy.last else ""
@@ -77,7 +77,7 @@ def other_process(query: str, method: str, process: int) -> OtherProcess:
     )
 
 
-def given_up(busy: Sequence[Busy], now_s: float) -> CommitFailed:
+def given_up(busy: Sequence[CommitCall], now_s: float) -> CommitFailed:
     """The error of a query that ended without its last commits."""
     return CommitFailed(
         "; ".join(described(one, now_s) for one in busy) + ": no answer (commit_timeout)",

@@ -8,15 +8,12 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TypeAlias
 
-from penstock.engine.commits import Busy, Commit, Retry
 from penstock.engine.epochs import EpochResult, rows_consumed
 from penstock.engine.journal import append_line, read_journal
 from penstock.engine.savepoint import SavepointJob
 from penstock.observe.commit_log import commit_log
 from penstock.observe.events import (
     BytesWritten,
-    CommitRetried,
-    CommitSlow,
     Committed,
     EpochKind,
     EpochPublished,
@@ -149,42 +146,4 @@ def savepoint_event(job: SavepointJob) -> SavepointTaken | SavepointFailed:
         files=job.savepoint.files,
         bytes=job.savepoint.bytes,
         duration_s=job.savepoint.duration_s,
-    )
-
-
-def commit_event(commit: Commit) -> Committed:
-    landed = commit.landed
-    return Committed(
-        at=utc_now(),
-        sink=commit.sink,
-        first=landed.first,
-        last=landed.last,
-        snapshot=landed.receipt.snapshot,
-        rows=landed.rows,
-        files=landed.receipt.files,
-        watermark=landed.pending[-1].watermark,
-        duration_s=commit.duration_s,
-        found=landed.found,
-    )
-
-
-def slow_event(busy: Busy, waited_s: float) -> CommitSlow:
-    return CommitSlow(
-        at=utc_now(),
-        sink=busy.sink,
-        what=busy.what,
-        first=busy.first,
-        last=busy.last,
-        waited_s=waited_s,
-    )
-
-
-def retry_event(retry: Retry) -> CommitRetried:
-    return CommitRetried(
-        at=utc_now(),
-        sink=retry.sink,
-        first=retry.first,
-        last=retry.last,
-        attempt=retry.attempt,
-        message=retry.message,
     )

@@ -15,11 +15,12 @@ from penstock.engine.active import remember
 from penstock.engine.autoscale import Autoscaler
 from penstock.engine.background import Pause, Spawn, wait_for
 from penstock.engine.collect import Collector
-from penstock.engine.commits import Busy, CommitCoordinator
+from penstock.engine.commitevents import CommitCall, slow_event
+from penstock.engine.commits import CommitCoordinator
 from penstock.engine.ending import COPYING_S, Ending, described, given_up, not_ended, other_process
 from penstock.engine.epochs import EpochResult, EpochRunner
 from penstock.engine.feed import Demand, Feed, SourceCancelled, SourceContended, SourceStopped, source_stopped
-from penstock.engine.history import History, epoch_event, savepoint_event, slow_event, utc_now
+from penstock.engine.history import History, epoch_event, savepoint_event, utc_now
 from penstock.engine.loop import EpochLoop, LoopEvents
 from penstock.engine.options import Config
 from penstock.engine.parallelism import at_rescale
@@ -367,7 +368,7 @@ class Query:
         _log.warning("%s: the storage failed to %s, trying again: %s", self.name, what, error.seen)
         self._history.record(StorageRetried(at=utc_now(), what=what, attempt=failures, message=str(error)))
 
-    def _on_slow_commit(self, busy: Busy, waited_s: float) -> None:
+    def _on_slow_commit(self, busy: CommitCall, waited_s: float) -> None:
         _log.warning("%s waits for %s", self.name, described(busy, busy.since_s + waited_s))
         self._history.record(slow_event(busy, waited_s))
 

@@ -20,11 +20,12 @@ from penstock.engine.breaker import Breaker
 from penstock.engine.checkpoints import Checkpoints, Driver
 from penstock.engine.cluster import Cluster
 from penstock.engine.collect import Collector
-from penstock.engine.commits import Commit, CommitCoordinator, CommitEvents, SinkCommits
+from penstock.engine.commitevents import CommitEvents
+from penstock.engine.commits import CommitCoordinator, SinkCommits
 from penstock.engine.drivertime import DriverTime
 from penstock.engine.epochs import EpochRunner
 from penstock.engine.feed import Feed
-from penstock.engine.history import History, Listener, commit_event, retry_event, takeover_event, utc_now
+from penstock.engine.history import History, Listener, takeover_event, utc_now
 from penstock.engine.options import Config
 from penstock.engine.origin import bring
 from penstock.engine.parallelism import at_start
@@ -41,7 +42,7 @@ from penstock.errors import (
     TablePositionMismatch,
 )
 from penstock.graph.pipeline import Pipeline
-from penstock.observe.events import Event, InFlightDropped, QueryStarted
+from penstock.observe.events import Committed, Event, InFlightDropped, QueryStarted
 from penstock.protocol.commit import marked
 from penstock.protocol.ids import CheckpointId, Generation
 from penstock.protocol.layout import SOURCE, manifest_path
@@ -343,13 +344,11 @@ def _coordinator(
 ) -> CommitCoordinator:
     """Keeps older drivers away from each table, asks it again, and leaves the rest to the background."""
 
-    def committed(commit: Commit) -> None:
-        history.record(commit_event(commit))
+    def committed(event: Committed) -> None:
+        history.record(event)
         query.wake()
 
-    events = CommitEvents(
-        committed=committed, retried=lambda retry: history.record(retry_event(retry)), failed=query.fail
-    )
+    events = CommitEvents(committed=committed, retried=history.record, failed=query.fail)
     manifest, generation = owned.manifest, owned.generation
     owners = checkpoints.owners()
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from penstock.engine.background import Background, Pause, Spawn
-from penstock.engine.commits import Busy
+from penstock.engine.commitevents import CommitCall
 from penstock.engine.epochs import EpochRunner, RunningJob
 from penstock.engine.sourcewatch import SourceWatch
 from penstock.errors import MissingFile, PenstockError, SubtaskHung
@@ -44,12 +44,12 @@ class Watch:
     def __init__(
         self,
         runner: EpochRunner,
-        commits: Callable[[], Sequence[Busy]],
+        commits: Callable[[], Sequence[CommitCall]],
         source: SourceWatch,
         *,
         epoch_timeout_s: float | None,
         commit_timeout_s: float | None,
-        slow_commit: Callable[[Busy, float], None],
+        slow_commit: Callable[[CommitCall, float], None],
         spawn: Spawn,
     ) -> None:
         self._runner, self._commits, self._slow_commit = runner, commits, slow_commit
@@ -60,7 +60,7 @@ class Watch:
         self._signs: _Signs | None = None
         self._verdict: tuple[RunningJob, SubtaskHung] | None = None
         self._given_up: RunningJob | None = None
-        self._told: set[Busy] = set()
+        self._told: set[CommitCall] = set()
         self._ending = False
         self._background: Background | None = None
         if limits:

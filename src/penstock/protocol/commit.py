@@ -6,6 +6,18 @@ table holds it; it is acknowledged, and leaves the checkpoint, only when the lis
 
 Everything here is a value: `SinkProgress` is where a sink stands, `next_action` says what to do, and one function per
 outcome gives the next progress.
+
+A commit has one shape at each border that it crosses:
+
+| border | shape | what it says |
+|---|---|---|
+| subtask to driver | `manifest.Committable` | what one writer wrote |
+| manifest (a file) | `manifest.PendingCommit` | what one checkpoint has to commit |
+| driver to table | `CommitBatch` with its `CommitPermit` | commit these checkpoints, in one snapshot |
+| table to driver | `CommitReceipt` | what the table says about a snapshot of ours |
+| within the driver | `LandedCommit` | these checkpoints are in that snapshot; listeners do not know yet |
+| driver to listeners (public) | `sinks.listeners.CommitInfo` | one commit, equal whenever it is told again |
+| driver to history (public) | `observe.events.Committed` | one commit, with when it was seen and how long it took |
 """
 
 from __future__ import annotations
@@ -55,7 +67,7 @@ class CommitReceipt:
 
 
 @dataclass(frozen=True, slots=True)
-class Landed:
+class LandedCommit:
     """Checkpoints that one table snapshot holds; `found` when that was learnt by asking the table.
 
     `floor` where that snapshot expired: all commits of ours up to this one are these and those before them.
@@ -81,6 +93,11 @@ class Landed:
     @property
     def committables(self) -> tuple[Committable, ...]:
         return committables_of(self.pending)
+
+    @property
+    def watermark(self) -> int | None:
+        """Each checkpoint's is a minimum over its writers and none is below its predecessor's."""
+        return self.pending[-1].watermark
 
 
 # -- table and checkpoint ------------------------------------------------------------------------------------------
@@ -118,7 +135,7 @@ class Agreed:
     before anybody looked, where it does not matter.
     """
 
-    landed: tuple[Landed, ...]
+    landed: tuple[LandedCommit, ...]
     floor: int | None = None
     unread: int | None = None
 
@@ -169,7 +186,7 @@ def reconcile(sink: SinkState, table: TableHistory, *, restored: bool = False) -
     for receipt in newer:
         mine = tuple(pending for pending in rest if pending.checkpoint <= receipt.checkpoint)
         rest = rest[len(mine) :]
-        landed.append(Landed(mine, receipt, found=True))
+        landed.append(LandedCommit(mine, receipt, found=True))
     if table.gone is not None and (rest or restored):
         return HistoryGone(table.gone)
     return Agreed(tuple(landed), None if landed else table.latest, table.gone)
@@ -193,7 +210,7 @@ def proven(sink: SinkState, table: TableHistory) -> Agreed:
     assert sink.pending
     checkpoint = sink.pending[-1].checkpoint
     rows, files = sum(pending.rows for pending in sink.pending), len(committables_of(sink.pending))
-    landed = Landed(sink.pending, CommitReceipt(checkpoint, None, rows, files), found=True, floor=table.latest)
+    landed = LandedCommit(sink.pending, CommitReceipt(checkpoint, None, rows, files), found=True, floor=table.latest)
     return Agreed((landed,), None, table.gone)
 
 
@@ -292,7 +309,7 @@ class SinkProgress:
     """
 
     sink: SinkState
-    landed: tuple[Landed, ...] = ()
+    landed: tuple[LandedCommit, ...] = ()
     in_doubt: bool = False
     failures: int = 0
     retry_at_s: float = 0.0
@@ -302,7 +319,7 @@ class SinkProgress:
 class Tell:
     """Tell the listeners about a commit."""
 
-    landed: Landed
+    landed: LandedCommit
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,7 +340,7 @@ class CommitBatch:
 
     @property
     def watermark(self) -> int | None:
-        """Each checkpoint's is a minimum over its writers and none is below its predecessor's."""
+        """As of `LandedCommit`."""
         return self.pending[-1].watermark
 
 
@@ -369,7 +386,7 @@ def committed(progress: SinkProgress, batch: CommitBatch, receipt: CommitReceipt
     """A commit was answered. A table that answers with a later checkpoint must be asked what happened."""
     if receipt.checkpoint != batch.permit.checkpoint:
         return replace(progress, in_doubt=True)
-    return replace(progress, landed=(Landed(batch.pending, receipt),), failures=0)
+    return replace(progress, landed=(LandedCommit(batch.pending, receipt),), failures=0)
 
 
 def in_doubt(progress: SinkProgress, now_s: float) -> SinkProgress:

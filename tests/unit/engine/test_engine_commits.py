@@ -15,7 +15,8 @@ import penstock as pen
 from penstock.cli.main import main
 from penstock.engine.background import AT_ONCE
 from penstock.engine.checkpoints import Checkpoints, Driver
-from penstock.engine.commits import PROGRESS_EVERY_S, CommitEvents, SinkCommits
+from penstock.engine.commitevents import CommitEvents
+from penstock.engine.commits import PROGRESS_EVERY_S, SinkCommits
 from penstock.engine.query import Query
 from penstock.errors import Fenced, ListenerFailed
 from penstock.observe.commit_log import commit_log
