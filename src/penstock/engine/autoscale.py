@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from penstock.engine.epochs import EpochResult
-from penstock.protocol.scale import Bounds, Load, ScaleMemory, rescaling
+from penstock.protocol.parallelism import Bounds
+from penstock.protocol.scale import Load, ScaleMemory, rescaling
 
 
 @dataclass(frozen=True, slots=True)

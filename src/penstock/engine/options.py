@@ -14,11 +14,19 @@ from typing import Any, Literal, TypeAlias, TypedDict, Unpack, cast
 from penstock.errors import ConfigError
 from penstock.protocol.ids import CheckpointId
 from penstock.protocol.keygroups import DEFAULT_MAX_PARALLELISM, MAX_PARALLELISM_LIMIT
+from penstock.protocol.parallelism import (
+    DEFAULT_PARALLELISM,
+    Asked,
+    TooParallel,
+    UnknownOperators,
+    asked_by_stage,
+    by_stage,
+    too_parallel,
+)
 from penstock.units import Duration, Size, bad_value, parse_bytes, parse_duration
 
 Trigger: TypeAlias = Literal["available_now"] | float | None
 
-DEFAULT_PARALLELISM = 4
 BESIDE_OPTIONS = ("on_event", "dead_letters")
 """Arguments of `start` that are no options: a typo of theirs arrives here as an option that does not exist."""
 
@@ -54,7 +62,7 @@ class Config:
 
     checkpoint: str
     name: str | None = None
-    parallelism: int | Mapping[str, int] = DEFAULT_PARALLELISM
+    parallelism: Asked = DEFAULT_PARALLELISM
     max_parallelism: int = DEFAULT_MAX_PARALLELISM
     epoch: float | None = 1.0
     """Seconds until the barrier fires; None: no barrier, an epoch ends when its input is used up."""
@@ -86,11 +94,12 @@ class Config:
     prefetch_bytes: int = 16 << 20
     segment_bytes: int = 64 << 20
 
-    def parallelism_of(self, stage: str) -> int:
-        """Subtasks of a stage; one that the mapping does not name gets the default."""
-        if isinstance(self.parallelism, int):
-            return self.parallelism
-        return self.parallelism.get(stage, min(DEFAULT_PARALLELISM, self.max_parallelism))
+    def subtasks(self, stage_of: Mapping[str, str]) -> dict[str, int]:
+        """The number of subtasks of every stage; `stage_of` has the stage of every operator.
+
+        Raises: `ConfigError` for operators that are not there.
+        """
+        return _known(by_stage(self.parallelism, stage_of, self.max_parallelism))
 
     @classmethod
     def of(cls, checkpoint: str | os.PathLike[str], **options: Unpack[Options]) -> Config:
@@ -105,7 +114,8 @@ class Config:
         for option in written:
             _refuse_unknown(option)
         config = cls(**{option: _PARSERS[option](option, value) for option, value in written.items()})
-        _refuse_too_parallel(config)
+        _refuse_too_parallel(config.parallelism, config.max_parallelism)
+        _refuse_wide_autoscale(config)
         return config
 
 
@@ -159,7 +169,7 @@ def _trigger(option: str, value: object) -> Trigger:
     return "available_now" if value == "available_now" else _period(option, value)
 
 
-def _parallelism(option: str, value: object) -> int | Mapping[str, int]:
+def _parallelism(option: str, value: object) -> Asked:
     whole = _whole(1, MAX_PARALLELISM_LIMIT)
     if isinstance(value, Mapping):
         return {_text(f"{option} key", stage): whole(f"{option}[{stage}]", count) for stage, count in value.items()}
@@ -239,16 +249,41 @@ def _refuse_unknown(option: str) -> None:
     )
 
 
-def _refuse_too_parallel(config: Config) -> None:
-    named = config.parallelism if isinstance(config.parallelism, Mapping) else {"": config.parallelism}
-    for stage, count in named.items():
-        if count > config.max_parallelism:
+def subtasks_asked(written: object, stage_of: Mapping[str, str], max_parallelism: int) -> dict[str, int]:
+    """The number of subtasks of the stages that somebody asked for, while the query runs.
+
+    Raises: `ConfigError` for a value that cannot be, and for operators that are not there.
+    """
+    asked = _parallelism("parallelism", written)
+    _refuse_too_parallel(asked, max_parallelism)
+    return _known(asked_by_stage(asked, stage_of))
+
+
+def _known(resolved: dict[str, int] | UnknownOperators) -> dict[str, int]:
+    match resolved:
+        case UnknownOperators(names, known):
             raise ConfigError(
-                f"parallelism{f' of {stage}' if stage else ''} is {count}, max_parallelism is {config.max_parallelism}",
+                f"parallelism names {', '.join(map(repr, names))}; operators are {', '.join(known)}",
+                cause="a typo, or the operator has no name=",
+                next_step="use the names of operators as above",
+                option="parallelism",
+            )
+        case stages:
+            return stages
+
+
+def _refuse_too_parallel(asked: Asked, max_parallelism: int) -> None:
+    match too_parallel(asked, max_parallelism):
+        case TooParallel(operator, count):
+            raise ConfigError(
+                f"parallelism{f' of {operator}' if operator else ''} is {count}, max_parallelism is {max_parallelism}",
                 cause="a subtask needs at least one key group of its own",
                 next_step="lower parallelism; max_parallelism can be raised only for a new checkpoint",
                 option="parallelism",
             )
+
+
+def _refuse_wide_autoscale(config: Config) -> None:
     if config.autoscale is not None and config.autoscale[1] > config.max_parallelism:
         raise ConfigError(
             f"autoscale goes up to {config.autoscale[1]}, max_parallelism is {config.max_parallelism}",

@@ -22,8 +22,7 @@ from penstock.engine.epochs import EpochResult, EpochRunner
 from penstock.engine.feed import Demand, Feed, SourceCancelled, SourceContended, SourceStopped, source_stopped
 from penstock.engine.history import History, epoch_event, savepoint_event, utc_now
 from penstock.engine.loop import EpochLoop, LoopEvents
-from penstock.engine.options import Config
-from penstock.engine.parallelism import at_rescale
+from penstock.engine.options import Config, subtasks_asked
 from penstock.engine.savepoint import Savepoint, SavepointJob, Savepoints
 from penstock.engine.sourcewatch import SourceWatch
 from penstock.engine.upkeep import Upkeeping
@@ -137,7 +136,7 @@ class Query:
         Raises: `ConfigError`.
         """
         self._require_process("rescale")
-        wanted = at_rescale(self._pipeline, parallelism, self._runner.manifest.max_parallelism)
+        wanted = subtasks_asked(parallelism, self._pipeline.stage_of(), self._runner.manifest.max_parallelism)
         if self._autoscaler is not None:
             self._autoscaler.leave_alone(wanted)
         for stage, count in wanted.items():

@@ -28,7 +28,6 @@ from penstock.engine.feed import Feed
 from penstock.engine.history import History, Listener, takeover_event, utc_now
 from penstock.engine.options import Config
 from penstock.engine.origin import bring
-from penstock.engine.parallelism import at_start
 from penstock.engine.query import Query
 from penstock.engine.settle import require_same_table, settle
 from penstock.engine.upkeep import TableUpkeep, Upkeeping
@@ -47,8 +46,8 @@ from penstock.protocol.commit import marked
 from penstock.protocol.ids import CheckpointId, Generation
 from penstock.protocol.layout import SOURCE, manifest_path
 from penstock.protocol.manifest import Manifest, PipelineShape, SinkState
+from penstock.protocol.parallelism import first_parallelism
 from penstock.protocol.recover import takeover
-from penstock.protocol.scale import first_parallelism
 from penstock.sinks.base import Committer, Sink
 from penstock.sinks.upkeep import KeptSink
 from penstock.store import open_store
@@ -74,7 +73,7 @@ def start_query(
     pipeline: Pipeline, config: Config, surroundings: Surroundings, listeners: tuple[Listener, ...] = ()
 ) -> Query:
     """Raises: any `PenstockError`; the checkpoint is then as it was, and at most an empty table was made."""
-    parallelism = at_start(pipeline, config)
+    parallelism = config.subtasks(pipeline.stage_of())
     store = surroundings.store(config.checkpoint)
     if isinstance(store, LocalStore):
         store.require_plain(SOURCE)  # Spark follows links in it

@@ -9,8 +9,9 @@ epochs are only watched. If more subtasks did not help, no further ones are adde
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
+
+from penstock.protocol.parallelism import Bounds
 
 HOT_EPOCHS = 2.0
 """In-flight records that take longer than this many epochs are a backlog."""
@@ -24,8 +25,6 @@ BUSY_MAX = 0.6
 """A stage is made so small that its subtasks are busy for at most this share of the time."""
 GAIN_MIN = 1.1
 """More subtasks must make a stage at least this much faster, or there will not be even more."""
-
-Bounds = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,10 +154,3 @@ def _short(number: float) -> str:
             return f"{number:.0f}{unit}" if number >= 10 or not unit else f"{number:.1f}{unit}"
         number /= 1000
     return f"{number:.1f}T"
-
-
-def first_parallelism(asked: Mapping[str, int], stored: Mapping[str, int], bounds: Bounds | None) -> dict[str, int]:
-    """Where a run begins: as asked for; with autoscaling, where the checkpoint was, within the bounds."""
-    if bounds is None:
-        return dict(asked)
-    return {stage: min(max(stored.get(stage, count), bounds[0]), bounds[1]) for stage, count in asked.items()}

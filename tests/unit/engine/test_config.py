@@ -182,12 +182,12 @@ def test_more_subtasks_than_key_groups_are_refused(parallelism: object) -> None:
 
 
 def test_as_many_subtasks_as_key_groups_are_allowed() -> None:
-    assert Config.of(HERE, parallelism=7, max_parallelism=7).parallelism_of("any") == 7
+    assert Config.of(HERE, parallelism=7, max_parallelism=7).subtasks({"any": "any"}) == {"any": 7}
 
 
 def test_a_stage_that_the_mapping_does_not_name_gets_the_default_parallelism() -> None:
     config = Config.of(HERE, parallelism={"totals": 8})
-    assert (config.parallelism_of("totals"), config.parallelism_of("other")) == (8, 4)
+    assert config.subtasks({"totals": "totals", "other": "other"}) == {"totals": 8, "other": 4}
 
 
 def test_an_unknown_option_is_refused_with_the_closest_ones() -> None:

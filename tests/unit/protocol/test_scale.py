@@ -19,7 +19,6 @@ from penstock.protocol.scale import (
     Bounds,
     Load,
     ScaleMemory,
-    first_parallelism,
     rescaling,
 )
 from penstock.testing.inline import InlineRun
@@ -145,12 +144,6 @@ def test_what_does_not_help_is_not_repeated() -> None:
     assert "at 100 rows/s" in said[0]
     assert said[-1].startswith("stays at 2: ")
     assert "more subtasks did not help" in said[-1]
-
-
-def test_a_restart_begins_where_the_checkpoint_was() -> None:
-    asked, stored = {"a": 4, "b": 4, "c": 4}, {"a": 9, "b": 1}
-    assert first_parallelism(asked, stored, None) == asked
-    assert first_parallelism(asked, stored, (2, 8)) == {"a": 8, "b": 2, "c": 4}
 
 
 # -- in the engine -----------------------------------------------------------------------------------------------------
