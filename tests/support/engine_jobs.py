@@ -13,7 +13,7 @@ import pyarrow as pa
 
 import penstock as pen
 from penstock.engine.checkpoints import Checkpoints
-from penstock.engine.cluster import JobFailed
+from penstock.engine.cluster import JobFailed, StageJob
 from penstock.engine.savepoint import Savepoint, take_savepoint
 from penstock.observe.events import EpochPublished, Event
 from penstock.store import open_store
@@ -114,6 +114,28 @@ def run_until(run: InlineRun, output: pen.Output | tuple[pen.Output, ...], condi
     query._stopping = True
     query.await_termination(60)
     return query
+
+
+def run_with_input_on_offer(run: InlineRun, output: pen.Output, **options: object) -> None:
+    """Runs to the end; before an epoch on in-flight data alone ends, the next micro-batch is on offer. So what keeps
+    the loop from taking it is a decision, and not that the feed's thread was late."""
+    box: list = []
+    started = threading.Event()
+
+    def await_offer(job: StageJob) -> None:
+        if not job.plan.live:
+            started.wait()
+            loop = box[0].loop
+            with loop._changed:
+                assert loop._changed.wait_for(lambda: loop._offer is not None or loop._source_ended, 30)
+
+    def prepare(cluster: InlineCluster) -> None:
+        cluster.before_job = await_offer
+
+    run.prepare = prepare
+    box.append(run.start(output, **options))
+    started.set()
+    box[0].await_termination(60)
 
 
 def crash_in_job(numbers: set[int]):

@@ -22,6 +22,7 @@ from tests.support.engine_jobs import (
     epochs,
     keyed_slow,
     run_until,
+    run_with_input_on_offer,
     slow_map,
 )
 
@@ -81,14 +82,14 @@ def test_without_an_epoch_there_is_no_barrier(tmp_path: Path, clock: FakeClock, 
 def test_no_new_input_is_taken_beyond_the_limit_of_in_flight_data(tmp_path: Path, clock: FakeClock, table: str) -> None:
     """A9."""
     events: list[Event] = []
-    run = InlineRun(batches_of(1000, 5), clock)
-    run.start(
+    run_with_input_on_offer(
+        InlineRun(batches_of(1000, 5), clock),
         keyed_slow(clock, table),
         checkpoint=tmp_path,
         epoch="100 ms",
         max_in_flight="2 KB",
         on_event=events.append,
-    ).await_termination(60)
+    )
     assert_exact(table, 5000)
     for before, event in itertools.pairwise(epochs(events)):
         if event.kind == "ingest":

@@ -21,6 +21,7 @@ from tests.support.engine_jobs import (
     epochs,
     keyed_slow,
     run_until,
+    run_with_input_on_offer,
     slow_map,
 )
 
@@ -101,13 +102,14 @@ def test_no_new_input_is_taken_beyond_the_number_of_segments_in_flight(
     tmp_path: Path, clock: FakeClock, table: str
 ) -> None:
     events: list[Event] = []
-    InlineRun(batches_of(300, 8), clock).start(
+    run_with_input_on_offer(
+        InlineRun(batches_of(600, 4), clock),
         keyed_slow(clock, table),
         checkpoint=tmp_path,
         epoch=EPOCH_S,
         max_in_flight_segments=2,
         on_event=events.append,
-    ).await_termination(60)
+    )
     assert_exact(table, 2400)
     assert max(event.segments_in_flight for event in epochs(events)) > 2, "the limit plays a role"
     for before, event in itertools.pairwise(epochs(events)):

@@ -145,15 +145,15 @@ def all_facts() -> list[Facts]:
             source_ended=ended,
             rows_in_flight=rows,
             bytes_in_flight=rows * 10,
-            segments_in_flight=min(rows, 1),
+            segments_in_flight=min(rows, segments),
             max_bytes_in_flight=50,
-            max_segments_in_flight=5,
+            max_segments_in_flight=2,
             uncommitted=uncommitted,
             max_uncommitted=2,
             stopping=stopping,
         )
-        for offered, ended, rows, uncommitted, stopping in itertools.product(
-            [False, True], [False, True], [0, 3, 9], [0, 2], Stopping
+        for offered, ended, rows, segments, uncommitted, stopping in itertools.product(
+            [False, True], [False, True], [0, 3, 9], [1, 3], [0, 2], Stopping
         )
     ]
 
@@ -164,7 +164,8 @@ def test_the_loop_never_ingests_over_the_limit_and_never_stops_with_a_backlog_un
     action = decide(facts)
     if isinstance(action, Ingest):
         assert facts.batch_offered
-        assert not facts.over_limit
+        assert facts.bytes_in_flight <= 50
+        assert facts.segments_in_flight <= 2
         assert facts.stopping is Stopping.NO
     if isinstance(action, Drain):
         assert facts.rows_in_flight > 0

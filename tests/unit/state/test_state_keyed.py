@@ -192,6 +192,30 @@ def test_a_key_made_and_deleted_in_one_epoch_leaves_no_file(checkpoint: Checkpoi
     assert checkpoint.finish(state) == StateChange(None, {})
 
 
+def test_what_has_expired_is_dropped_when_files_are_merged(checkpoint: Checkpoint) -> None:
+    """D6."""
+    epoch(checkpoint, {key: key for key in range(100)})
+    state = checkpoint.open()
+    put(state, dict.fromkeys(range(100, 200), 1_000))
+    state.expire("n", np.full(GROUPS, 90))
+    change = checkpoint.finish(state)
+    assert change.added is not None
+    assert change.added.rows == 110
+    assert set(content(checkpoint.open())) == set(range(90, 200))
+
+
+def test_an_older_value_does_not_come_back_when_a_newer_one_has_expired(checkpoint: Checkpoint) -> None:
+    epoch(checkpoint, dict.fromkeys(range(1_000), 5))
+    epoch(checkpoint, {7: 10})
+    state = checkpoint.open()
+    put(state, {8: 1_000})
+    state.expire("n", np.full(GROUPS, 90))
+    change = checkpoint.finish(state)
+    assert len(checkpoint.files) == 2
+    assert change.added is not None
+    assert get(checkpoint.open(), [7, 8, 9]) == [None, 1_000, 5]
+
+
 def test_many_tiny_updates_stay_in_few_runs(checkpoint: Checkpoint) -> None:
     state = checkpoint.open()
     for start in range(0, 2_000, 25):
