@@ -6,12 +6,16 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from functools import cache
+from itertools import islice
 from typing import NoReturn
+from unittest.mock import patch
 
 import pytest
 
+from penstock.inflight.live import LiveInputs, LiveRows
 from penstock.testing.simulate import simulate
 from penstock.testing.simulate.branches import BRANCHES, Branch, draw_branches
+from penstock.testing.simulate.branches.meeting import Connected
 from penstock.testing.simulate.fibers import CheckFailed
 from penstock.testing.simulate.world import World
 
@@ -37,6 +41,35 @@ def test_an_expectation_notices_a_row_that_is_missing_and_one_that_is_doubled(ki
     """The checkers themselves: they would not notice anything if they compared nothing."""
     for change in (_without_last, _with_last_twice):
         assert any(_notices(seed, kind, change) for seed in _seeds_with(kind.kind))
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_live_rows_of_a_crowded_input_are_put_away_while_others_are_read(held: bool) -> None:
+    """Behind older rows of their edge, or because their input is held back."""
+    crowded = (seed for seed in range(600) if _crowded(seed) == held)
+    assert any(_puts_away(seed) for seed in islice(crowded, 8))
+
+
+@cache
+def _crowded(seed: int) -> bool | None:
+    """Whether an input is held back where live inputs are crowded; None where they are not."""
+    branches = World(seed).shape.branches
+    return next((branch.held for branch in branches if isinstance(branch, Connected) and branch.crowded), None)
+
+
+def _puts_away(seed: int) -> bool:
+    reads, left = LiveInputs.read_for, 0
+
+    def read_for(self: LiveInputs, asking: LiveRows) -> bool:
+        nonlocal left
+        before = [rows.left_behind for rows in self._inputs.values()]
+        read = reads(self, asking)
+        left += [rows.left_behind for rows in self._inputs.values()] != before
+        return read
+
+    with patch.object(LiveInputs, "read_for", read_for):
+        simulate(seed)
+    return left > 0
 
 
 def _seeds_with(kind: str) -> list[int]:

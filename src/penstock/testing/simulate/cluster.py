@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 TRIES = 4
 CANCELLED = "simulated: cancelled"
-WAITING_BYTES = (0, 50, 500, 1 << 20)
-"""Of an edge, in memory, where several meet."""
+WAITING_BYTES = (0, 70, 150, 300, 1 << 20)
+"""Of an edge, in memory, where several meet; a small row takes about 60 bytes. Some rows wait, others are too many."""
 
 
 @dataclass(slots=True)

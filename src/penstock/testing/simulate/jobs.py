@@ -49,6 +49,8 @@ WINDOW_S = 4
 GAP_S = 3
 JOIN_S = (-LAG_S - 6, -LAG_S + 6)
 """The second source is so far behind the first."""
+CROWDS = 2
+"""So many full micro-batches there are at least where they should crowd."""
 LATE_S = 40.0
 LATE = 0.25
 """Of the records, where they may be late: so much behind at most."""
@@ -104,8 +106,9 @@ class Shape:
         )
 
     @property
-    def crowded(self) -> bool:
-        return any(branch.crowded for branch in self.branches)
+    def crowded(self) -> int:
+        """As for a branch."""
+        return max((branch.crowded for branch in self.branches), default=0)
 
     @property
     def waits(self) -> bool:
@@ -224,6 +227,7 @@ class Records:
         tables = []
         for source in range(shape.sources):
             rows = rng.randint(rows_max // (3 * shape.sources), rows_max // shape.sources)
+            rows = max(rows, CROWDS * shape.crowded)
             chosen = [0 if rng.random() < skew else rng.randrange(keys) for _ in range(rows)]
             pads = ["x" * (4000 if rng.random() < big else rng.randrange(20)) for _ in range(rows)]
             times = [row - rng.random() * DISORDER_S - source * LAG_S for row in range(rows)]

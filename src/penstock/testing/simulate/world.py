@@ -119,10 +119,10 @@ class World:
             max_parallelism=self.max_parallelism,
             epoch_s=epoch_s,
             retain=self.retain,
-            crowded=self.shape.crowded,
+            crowded=self.shape.crowded > 0,
         )
         if self.shape.crowded:
-            self._batch_rows = 4
+            self._batch_rows = self.shape.crowded
         self._limits = Limits(segment_bytes=rng.choice((500, 3_000, 1_000_000)), prefetch_bytes=0)
         self._slots = rng.choice((1, 2, 4))
         self._first_slice_rows = slices.FIRST_SLICE_ROWS if self.calm else rng.choice(FIRST_SLICES)

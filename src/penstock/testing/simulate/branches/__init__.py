@@ -28,6 +28,7 @@ BRANCHES: tuple[type[Branch], ...] = (
     Graph,
     Connected,
     Connected,
+    Connected,
     SelfJoin,
     Gathered,
     Slowed,

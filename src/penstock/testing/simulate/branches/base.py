@@ -32,12 +32,12 @@ class Branch:
     late: ClassVar[bool] = False
     """Whether it wants records that are late."""
 
-    crowded: ClassVar[bool] = False
-    """Whether it wants small micro-batches of few keys that come while older ones are in flight."""
-
     named: bool = True
     """Whether operators get names, or keep the ones that are made for them."""
     sources: int = 1
+    crowded: int = 0
+    """So many rows of a source at most it wants in a micro-batch, of few keys, and micro-batches that come while older
+    ones are in flight; 0: it does not care."""
 
     @classmethod
     def draw(cls, rng: random.Random) -> Self:

@@ -20,6 +20,12 @@ if TYPE_CHECKING:
     from penstock.testing.simulate.world import World
 
 S = 1_000_000
+CROWDED = 0.7
+"""Of connected sources: live rows of the last input come while older ones wait, and others are read meanwhile, so that
+some have to be put away."""
+CROWD, RUN = 12, 4
+"""Then micro-batches are so large, and of the last input so many rows in a row are slow, then as many are not: what was
+cut off is caught up with soon after."""
 SEEN = pa.schema(
     {
         "id": pa.int64(),
@@ -46,12 +52,14 @@ class Connected(Branch):
     @classmethod
     def draw(cls, rng: random.Random) -> Self:
         inputs = rng.choice(((0, 1), (0, 1), (0, 0), (0, 1, 2), (0, 1, 0)))
+        crowded = CROWD if rng.random() < CROWDED else 0
         return cls(
             named=rng.random() < 0.5,
             sources=max(inputs) + 1,
+            crowded=crowded,
             inputs=inputs,
             held=rng.random() < 0.5,
-            cost=rng.choice((0.0, 0.05, 0.2)),
+            cost=rng.choice((0.0, 0.2, 0.5, 1.0) if crowded else (0.0, 0.05, 0.2)),
         )
 
     @property
@@ -62,7 +70,7 @@ class Connected(Branch):
         first, *others = (streams[source].key_by("key") for source in self.inputs)
         rows = first.connect(
             *others,
-            process=_numbering(world, self.ports, self.cost * world.epoch_s),
+            process=_numbering(world, self.ports, self.cost * world.epoch_s, crowded=self.crowded > 0),
             name=self.name("connect"),
             hold_back=self.ports[-1:] if self.held else (),
         )
@@ -102,7 +110,7 @@ def _pairs(by_key: dict[int, list[int]]) -> list[tuple[int, int]]:
     return [(key, n) for key, mine in by_key.items() for n in mine]
 
 
-def _numbering(world: World, ports: tuple[str, ...], cost_s: float) -> ConnectProcess:
+def _numbering(world: World, ports: tuple[str, ...], cost_s: float, *, crowded: bool) -> ConnectProcess:
     held = ports[-1]
 
     class Numbering(ConnectProcess):
@@ -113,7 +121,8 @@ def _numbering(world: World, ports: tuple[str, ...], cost_s: float) -> ConnectPr
 
         def process(self, port: str, key: dict[str, Any], rows: list[dict[str, Any]], state: Any, out: Any) -> None:
             world.checks.key_group(key["key"])
-            world.scheduler.spend(len(rows) * cost_s)
+            slow = [row for row in rows if port == held and row["id"] // RUN % 2 == 0] if crowded else rows
+            world.scheduler.spend(len(slow) * cost_s)
             for row in rows:
                 others = sum(count for name, count in state.seen.items() if name != held)
                 state.n = (state.n or 0) + 1

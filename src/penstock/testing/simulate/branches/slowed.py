@@ -29,8 +29,7 @@ class Slowed(Branch):
 
     kind: ClassVar[str] = "slowed"
     parts: ClassVar[tuple[str, ...]] = ("rows",)
-    crowded: ClassVar[bool] = True
-
+    crowded: int = 4
     stages: int = 1
     cost: float = 0.3
 
