@@ -71,8 +71,8 @@ generate: setup ## random pipelines against DuckDB, without Spark, from seeds: N
 generate-spark: java setup ## the same on Spark, one after the other: N=200 SEED=0
 	@$(IN_ROOT) .venv/bin/python -m tests.generated --spark --count $(or $(N),20) --seed $(or $(SEED),0) $(ARGS)
 
-mutants: setup ## faults in our own code, each must be noticed by a seed of the simulator
-	@$(IN_ROOT) .venv/bin/python -m tests.sim.mutants $(ARGS)
+mutants: setup ## faults in our own code, each must be noticed by the simulator or by a test; ARGS=live-first for one
+	@$(IN_ROOT) .venv/bin/python -m tests.sim.hunting $(ARGS)
 
 fuzz: setup ## damaged and forged folders and tables: N=50000 SEED=1
 	@$(IN_ROOT) .venv/bin/python -m tests.fuzz --cases $(or $(N),2000) --first $(or $(SEED),0) $(ARGS)

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.engine import checkpoints, collect, commits, epochs, loop
-from penstock.inflight import gate, scan
+from penstock.inflight import gate, live, scan
 from penstock.protocol import epoch as protocol_epoch
 from penstock.protocol.attempts import Verdict
 from penstock.protocol.ids import Generation
@@ -301,3 +301,38 @@ def overlooking(read: Any) -> Any:
         return read(self)
 
     return skipping
+
+
+def forgetting_that_it_was_left(original: Any) -> Any:
+    def leave_behind(self: live.LiveRows) -> None:
+        original(self)
+        self.left_behind = False
+
+    return leave_behind
+
+
+def first_epoch_without_barrier(original: Any) -> Any:
+    def plan(self: epochs.EpochRunner, *args: Any, **rest: Any) -> Any:
+        made = original(self, *args, **rest)
+        return made if self.pace.row_cost_s else msgspec.structs.replace(made, budget_s=None)
+
+    return plan
+
+
+def unranked(original: Any) -> Any:
+    return lambda self, channels, _ranks=(): original(self, channels)
+
+
+def leaving_unordered(original: Any) -> Any:
+    def leaving(self: Any) -> Any:
+        ordered, self._ordered = self._ordered, False
+        try:
+            return original(self)
+        finally:
+            self._ordered = ordered
+
+    return leaving
+
+
+def overwriting(_: Any) -> Any:
+    return lambda self, temp, path: (self.root / path).write_bytes((self.root / temp).read_bytes())

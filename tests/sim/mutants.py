@@ -1,21 +1,14 @@
 """Small deliberate faults in our own code: each must be noticed, by the simulator's checkers or by a part's own tests.
 
-A mutant replaces one function or method while it is applied. `python -m tests.sim.mutants` runs seeds with each until
-a checker fails, or the tests that it names until one fails, and prints who caught which mutant.
+A mutant replaces one function or method while it is applied. `python -m tests.sim.hunting` runs seeds with each until
+a checker fails, or the tests that it names until one fails, and prints which seed or test noticed which mutant.
 """
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-import time
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import msgspec
-import pytest
 
 from penstock.engine import attempts, checkpoints, collect, commits, epochs, loop, pins, start
 from penstock.inflight import gate, live, scan, segment, watermarks
@@ -25,15 +18,9 @@ from penstock.protocol.eventtime import highest
 from penstock.protocol.manifest import Segment
 from penstock.store import arrowfile
 from penstock.subtask import attempt as task
-from penstock.testing.simulate import simulate
-from penstock.testing.simulate.runner import seed_pool
 from tests.sim import faulty
 from tests.sim.mutant import Mutant
 from tests.sim.mutants_of_parts import MUTANTS_OF_PARTS
-
-SEEDS_MAX = 500
-ROOT = Path(__file__).resolve().parents[2]
-PLUGIN = "tests.sim.mutant_plugin"
 
 
 def mutant(name: str, what: str, *patches: tuple[Any, str, faulty.Make]) -> Mutant:
@@ -63,6 +50,11 @@ MUTANTS = (
     ),
     mutant("spans-joined", "spans are joined though their cursors differ", (advance, "_joined", faulty.joined_anyhow)),
     mutant("no-spill", "live rows behind the barrier are not written", (live.LiveRows, "_write", faulty.always(None))),
+    mutant(
+        "left-behind-overtaken",
+        "live rows are taken though older ones of their input were put away in this epoch",
+        (live.LiveRows, "leave_behind", faulty.forgetting_that_it_was_left),
+    ),
     mutant(
         "overlooked-batch",
         "a reader overlooks a batch of the stream and does not count it",
@@ -191,7 +183,7 @@ MUTANTS = (
     mutant(
         "table-not-asked",
         "a start does not ask what the table holds",
-        (start, "settle", lambda _: lambda name, sink, committer: commit.SinkProgress(sink)),
+        (start, "settle", lambda _: lambda name, sink, committer, **rest: commit.SinkProgress(sink)),
     ),
     # -- source
     mutant("replay-taken", "a replayed micro-batch is taken again", (loop, "judge_batch", faulty.replay_taken)),
@@ -257,64 +249,3 @@ ALL = (*MUTANTS, *MUTANTS_OF_PARTS)
 
 def named(name: str) -> Mutant:
     return next(mutant for mutant in ALL if mutant.name == name)
-
-
-@dataclass(frozen=True)
-class Caught:
-    """Who noticed a mutant: the first seed, or a test; None when nobody did."""
-
-    by: str | None
-    message: str
-    real_s: float
-
-
-def hunt(mutant: Mutant, seeds: range = range(SEEDS_MAX)) -> Caught:
-    started = time.perf_counter()
-    by, message = _by_tests(mutant) if mutant.tests else _by_seeds(mutant, seeds)
-    return Caught(by, message, time.perf_counter() - started)
-
-
-def _by_seeds(mutant: Mutant, seeds: range) -> tuple[str | None, str]:
-    """A seed counts only if it passes without the mutant."""
-    for seed in seeds:
-        with mutant.applied():
-            failure = simulate(seed).failure
-        if failure is not None and simulate(seed).failure is None:
-            return str(seed), failure.message.partition("\n")[0]
-    return None, "SURVIVED"
-
-
-def _by_tests(mutant: Mutant) -> tuple[str | None, str]:
-    """In a process of its own: a fault may leave threads behind."""
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "--no-header", "-p", "no:cacheprovider", "-p", PLUGIN]
-    run = subprocess.run(
-        [*command, "--mutant", mutant.name, *mutant.tests], capture_output=True, text=True, cwd=ROOT, check=False
-    )
-    failed = [line for line in run.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
-    if run.returncode == pytest.ExitCode.TESTS_FAILED and failed:
-        return "test", failed[0].partition("::")[2]
-    return None, "SURVIVED" if run.returncode == 0 else f"NOT RUN: {(run.stdout + run.stderr)[-300:]}"
-
-
-def _hunt(name: str) -> Caught:
-    return hunt(named(name))
-
-
-def main(names: list[str]) -> int:
-    """Prints the table; returns how many mutants survived."""
-    wanted = [mutant for mutant in ALL if not names or mutant.name in names]
-    survived, started = 0, time.perf_counter()
-    print(f"{'mutant':<24} seed    time  what the checker said")
-    with seed_pool(os.cpu_count() or 1) as pool:
-        for mutant, caught in zip(wanted, pool.imap(_hunt, [mutant.name for mutant in wanted]), strict=True):
-            survived += caught.by is None
-            print(f"{mutant.name:<24} {caught.by or '-':>4} {caught.real_s:5.0f} s  {caught.message[:100]}", flush=True)
-    print(
-        f"{len(wanted) - survived} of {len(wanted)} mutants caught, by the simulator within {SEEDS_MAX} seeds,"
-        f" {time.perf_counter() - started:.0f} s"
-    )
-    return survived
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]) > 0)

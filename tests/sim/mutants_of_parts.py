@@ -9,10 +9,9 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
 import numpy as np
 
-from penstock.engine import base, epochs, origin, savepoint
+from penstock.engine import base, epochs, origin, transfer
 from penstock.graph import compiler
 from penstock.inflight import gate
 from penstock.operators import deduplicate, top_n
@@ -55,14 +54,6 @@ def part(name: str, what: str, tests: tuple[str, ...], *patches: tuple[Any, str,
     return Mutant(name, what, patches, tests)
 
 
-def _first_epoch_without_barrier(original: Any) -> Any:
-    def plan(self: epochs.EpochRunner, *args: Any, **rest: Any) -> Any:
-        made = original(self, *args, **rest)
-        return made if self.pace.row_cost_s else msgspec.structs.replace(made, budget_s=None)
-
-    return plan
-
-
 def _returned(change: Callable[[Any], Any]) -> faulty.Make:
     """The original, with something done to what it returns."""
     return lambda original: lambda *args, **rest: change(original(*args, **rest))
@@ -81,32 +72,13 @@ def _given(place: int, change: Callable[[Any], Any]) -> faulty.Make:
     return make
 
 
-def _unranked(original: Any) -> Any:
-    return lambda self, channels, _ranks=(): original(self, channels)
-
-
-def _leaving_unordered(original: Any) -> Any:
-    def leaving(self: Any) -> Any:
-        ordered, self._ordered = self._ordered, False
-        try:
-            return original(self)
-        finally:
-            self._ordered = ordered
-
-    return leaving
-
-
-def _overwriting(_: Any) -> Any:
-    return lambda self, temp, path: (self.root / path).write_bytes((self.root / temp).read_bytes())
-
-
 MUTANTS_OF_PARTS = (
     # -- the engine
     part(
         "first-barrier",
         "the first epoch after a start has no barrier",
         ENGINE,
-        (epochs.EpochRunner, "_plan", _first_epoch_without_barrier),
+        (epochs.EpochRunner, "_plan", faulty.first_epoch_without_barrier),
     ),
     part(
         "violations-ignored",
@@ -130,7 +102,7 @@ MUTANTS_OF_PARTS = (
         "spill-not-dealt",
         "rows that wait stay with the subtask that got them",
         ENGINE,
-        (task._Attempt, "_open_spill", lambda _: lambda self, edge, mark: self._spill_writer(edge, mark)),
+        (task._Attempt, "_open_spill", _given(1, lambda edge: dataclasses.replace(edge, dealt=False))),
     ),
     part(
         "misfit-accepted",
@@ -172,7 +144,7 @@ MUTANTS_OF_PARTS = (
         "savepoint-unfinished",
         "a savepoint counts before its last file is there",
         ("tests/unit/engine/test_savepoint.py",),
-        (savepoint.SavepointJob, "step", lambda step: lambda self: (step(self), None)[1]),
+        (transfer.Transfer, "step", lambda step: lambda self: step(self) and len(self._left) > 1),
     ),
     part(
         "scale-at-once",
@@ -302,7 +274,7 @@ MUTANTS_OF_PARTS = (
         "calls-overtake",
         "results of ordered calls leave as they come",
         CALLS,
-        (calling.CallOperator, "_leaving", _leaving_unordered),
+        (calling.CallOperator, "_leaving", faulty.leaving_unordered),
     ),
     part("letters-lost", "dead letters are not written", LETTERS, (deadletters.Letters, "take", faulty.always([]))),
     part(
@@ -315,7 +287,7 @@ MUTANTS_OF_PARTS = (
         "no-hold-back",
         "an input that is to wait for others does not",
         ("tests/unit/operators/test_connect.py",),
-        (gate.Gate, "__init__", _unranked),
+        (gate.Gate, "__init__", faulty.unranked),
     ),
     part(
         "broadcast-cut",
@@ -336,6 +308,16 @@ MUTANTS_OF_PARTS = (
         "state that has expired is never dropped from files",
         ("tests/unit/state/test_state_growth.py", *STATE),
         (keyed.KeyedState, "_without_expired", lambda _: lambda self, run, drop_deleted: run),
+    ),
+    part(
+        "expired-comes-back",
+        "state that has expired is dropped from a file though an older one knows the key",
+        STATE,
+        (
+            keyed.KeyedState,
+            "_without_expired",
+            lambda original: lambda self, run, **_: original(self, run, drop_deleted=True),
+        ),
     ),
     part(
         "never-merged",
@@ -390,7 +372,7 @@ MUTANTS_OF_PARTS = (
         "create-overwrites",
         "a name that is taken is written again",
         ("tests/unit/store/test_store.py",),
-        (local.LocalStore, "_link", _overwriting),
+        (local.LocalStore, "_link", faulty.overwriting),
     ),
     # -- names, and what strangers write
     part(

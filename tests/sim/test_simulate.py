@@ -14,7 +14,8 @@ import sys
 import pytest
 
 from penstock.testing.simulate import simulate
-from tests.sim.mutants import ALL, hunt, main, named
+from tests.sim.mutants import named
+from tests.sim.noticing import by_seeds
 
 FIXED = range(16)
 FRESH = int(os.environ.get("PENSTOCK_SIM_FRESH", "12"))
@@ -48,31 +49,10 @@ def test_a_seed_replays_exactly() -> None:
 
 def test_a_failure_says_what_happened_and_how_to_see_it_again() -> None:
     mutant = named("older-state-wins")
-    seed = hunt(mutant, range(20)).by
+    seed = by_seeds(mutant, range(20)).by
     assert seed is not None
     with mutant.applied():
         text = simulate(int(seed)).text()
     assert f"seed {seed}: FAILED state: " in text
     assert f"--seed {seed} --trace" in text
     assert "create manifests/" in text
-
-
-@pytest.mark.parametrize("name", ["newest-segment-first", "not-durable", "sweep-needed", "no-sweep", "commit-first"])
-def test_mutants_are_noticed(name: str) -> None:
-    """A sample; `make mutants` runs all of them."""
-    assert hunt(named(name)).by is not None
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_a_random_third_of_the_mutants_is_noticed() -> None:
-    """Drawn anew each time, so that all of them have their turn."""
-    chosen = random.SystemRandom().sample([mutant.name for mutant in ALL], len(ALL) // 3)
-    print(*chosen)
-    assert main(chosen) == 0
-
-
-def test_there_are_enough_mutants_and_each_says_what_it_breaks() -> None:
-    assert len(ALL) >= 80
-    assert len({mutant.name for mutant in ALL}) == len(ALL)
-    assert all(mutant.what for mutant in ALL)
