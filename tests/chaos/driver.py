@@ -77,7 +77,7 @@ class Server:
             case messages.Measure():
                 self._measure()
             case messages.Stop(drain) if self._query is not None:
-                self._query.request_stop(drain=drain)
+                self._query._supervisor.request_stop(drain=drain)
             case messages.Rescale(parallelism) if self._query is not None:
                 self._query.rescale(parallelism)
 

@@ -56,25 +56,25 @@ class QueryMachine(RuleBasedStateMachine):
     def time_passes(self, seconds: float) -> None:
         self.world.scheduler.pause(seconds)
 
-    @precondition(lambda self: self.driver.query is not None and not self.driver.over)
+    @precondition(lambda self: self.driver.supervisor is not None and not self.driver.over)
     @rule(parallelism=st.integers(1, PARALLELISM_MAX))
     def rescale(self, parallelism: int) -> None:
-        assert self.driver.query is not None
-        self.driver.query.rescale(parallelism)
+        assert self.driver.supervisor is not None
+        self.driver.supervisor.rescale(parallelism)
 
-    @precondition(lambda self: self.driver.query is not None and not self.driver.over)
+    @precondition(lambda self: self.driver.supervisor is not None and not self.driver.over)
     @rule(drain=st.booleans())
     def stop(self, drain: bool) -> None:
-        assert self.driver.query is not None
+        assert self.driver.supervisor is not None
         if not self.stalled:
-            self.driver.query.request_stop(drain=drain)
+            self.driver.supervisor.request_stop(drain=drain)
             self.world._await(self.driver)
 
-    @precondition(lambda self: self.driver.query is not None and not self.driver.over)
+    @precondition(lambda self: self.driver.supervisor is not None and not self.driver.over)
     @rule()
     def savepoint(self) -> None:
-        assert self.driver.query is not None
-        self.world.savepoints.take(self.driver.query, self.driver.process)
+        assert self.driver.supervisor is not None
+        self.world.savepoints.take(self.driver.supervisor, self.driver.process)
 
     @rule()
     def kill(self) -> None:

@@ -94,10 +94,10 @@ def test_a_job_that_is_cancelled_while_the_query_stops_is_no_failure(spark: Spar
     deadline = time.monotonic() + TIMEOUT_S
     while not running.is_set():
         assert time.monotonic() < deadline
-        current = query._runner.running
+        current = query._supervisor.runner.running
         if current is not None and time.monotonic() - current.started_s > 2:
             running.set()
-    query.request_stop(drain=False)
+    query._supervisor.request_stop(drain=False)
     spark.sparkContext.cancelAllJobs()
     assert query.stop(timeout=TIMEOUT_S) is None
     assert query.exception() is None

@@ -135,7 +135,7 @@ def test_each_time_that_spark_asks_is_another_question_and_none_while_it_waits(
     states: set[SourceState | None] = set()
 
     def asked_twice() -> bool:
-        states.add(query._feed.state())
+        states.add(query._supervisor.feed.state())
         return SourceState(None) in states and len(states) > 2
 
     wait_until(asked_twice)

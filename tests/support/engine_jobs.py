@@ -92,7 +92,7 @@ def stop_when(query_box: list, condition, *, drain: bool = False):
     def listen(event: Event) -> None:
         if isinstance(event, EpochPublished) and condition(event) and not asked.is_set():
             asked.set()
-            query_box[0]._loop.request_stop(drain=drain)
+            query_box[0]._supervisor.loop.request_stop(drain=drain)
 
     return listen
 
@@ -111,7 +111,7 @@ def run_until(run: InlineRun, output: pen.Output | tuple[pen.Output, ...], condi
     query = run.start(*outputs, on_event=listen, **options)
     box.append(query)
     started.set()
-    query._stopping = True
+    query._supervisor._stopping = True
     query.await_termination(60)
     return query
 
@@ -125,7 +125,7 @@ def run_with_input_on_offer(run: InlineRun, output: pen.Output, **options: objec
     def await_offer(job: StageJob) -> None:
         if not job.plan.live:
             started.wait()
-            loop = box[0].loop
+            loop = box[0]._supervisor.loop
             with loop._changed:
                 assert loop._changed.wait_for(lambda: loop._offer is not None or loop._source_ended, 30)
 

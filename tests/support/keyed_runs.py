@@ -185,7 +185,7 @@ def _one_query(
     )
     box.append(query)
     started.set()
-    query._loop.join()
+    query._supervisor.loop.join()
     gate.open.set()
     try:
         assert query.await_termination(60), "the query hangs"

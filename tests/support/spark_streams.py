@@ -141,7 +141,7 @@ def start_until(
 def take_jobs_away(spark: SparkSession, query: pen.Query) -> None:
     """Cancels the query's jobs on Spark, in the middle of whatever it does, until it gives up."""
     deadline = time.monotonic() + TIMEOUT_S
-    group = query._runner.cluster._group
+    group = query._supervisor.runner.cluster._group
     while query.is_active:
         assert time.monotonic() < deadline, "the query hangs"
         spark.sparkContext.cancelJobGroup(group)

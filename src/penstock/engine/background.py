@@ -57,6 +57,14 @@ class Spawn(Protocol):
     def __call__(self, name: str, step: Step, on_death: Callable[[BaseException], None]) -> Background: ...
 
 
+_here = threading.local()
+
+
+def in_background() -> bool:
+    """Whether the caller is inside a step: a listener that a query calls, for example, must not wait for its end."""
+    return getattr(_here, "stepping", False)
+
+
 class StepThread:
     """A daemon thread that makes the steps."""
 
@@ -77,6 +85,7 @@ class StepThread:
         return not self._thread.is_alive()
 
     def _run(self) -> None:
+        _here.stepping = True
         try:
             # Cleared before the step looks at anything, so that no change after its look is missed.
             while (pause := self._step()) is not None:

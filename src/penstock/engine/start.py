@@ -13,13 +13,13 @@ from pathlib import PurePosixPath
 
 import msgspec
 
+from penstock.engine.active import remember
 from penstock.engine.attempts import AttemptFiles
 from penstock.engine.background import Spawn, StepThread
 from penstock.engine.base import Base, find_base
 from penstock.engine.breaker import Breaker
 from penstock.engine.checkpoints import Checkpoints, Driver
 from penstock.engine.cluster import Cluster
-from penstock.engine.collect import Collector
 from penstock.engine.commitevents import CommitEvents
 from penstock.engine.commits import CommitCoordinator, SinkCommits
 from penstock.engine.drivertime import DriverTime
@@ -30,6 +30,7 @@ from penstock.engine.options import Config
 from penstock.engine.origin import bring
 from penstock.engine.query import Query
 from penstock.engine.settle import require_same_table, settle
+from penstock.engine.supervisor import Makers, Supervisor
 from penstock.engine.upkeep import TableUpkeep, Upkeeping
 from penstock.errors import (
     CorruptFile,
@@ -41,7 +42,7 @@ from penstock.errors import (
     TablePositionMismatch,
 )
 from penstock.graph.pipeline import Pipeline
-from penstock.observe.events import Committed, Event, InFlightDropped, QueryStarted
+from penstock.observe.events import Event, InFlightDropped, QueryStarted
 from penstock.protocol.commit import marked
 from penstock.protocol.ids import CheckpointId, Generation
 from penstock.protocol.layout import SOURCE, manifest_path
@@ -72,6 +73,20 @@ class Surroundings:
 def start_query(
     pipeline: Pipeline, config: Config, surroundings: Surroundings, listeners: tuple[Listener, ...] = ()
 ) -> Query:
+    """Starts a query that ends with the program, if not before.
+
+    Raises: as `start_supervisor`.
+    """
+    supervisor = start_supervisor(pipeline, config, surroundings, listeners)
+    query = Query(supervisor)
+    remember(query)
+    supervisor.end_with_program()
+    return query
+
+
+def start_supervisor(
+    pipeline: Pipeline, config: Config, surroundings: Surroundings, listeners: tuple[Listener, ...] = ()
+) -> Supervisor:
     """Raises: any `PenstockError`; the checkpoint is then as it was, and at most an empty table was made."""
     parallelism = config.subtasks(pipeline.stage_of())
     store = surroundings.store(config.checkpoint)
@@ -102,27 +117,21 @@ def start_query(
         clock=surroundings.clock,
         breaker=Breaker(config.max_error_rate),
     )
-    query = Query(
+    supervisor = Supervisor(
         name=name,
-        pipeline=pipeline,
         config=config,
         runner=runner,
         feed=feed,
         history=history,
-        open_target=surroundings.store,
+        makers=Makers(
+            coordinator=partial(_coordinator, pipeline, checkpoints, owned, surroundings),
+            upkeep=partial(_upkeep, pipeline, manifest, history, surroundings),
+            open_target=surroundings.store,
+        ),
         spawn=surroundings.spawn,
     )
-    try:
-        coordinator = _coordinator(query, pipeline, checkpoints, owned, history, surroundings)
-    except TablePositionMismatch:
-        checkpoints.require_leader(generation)  # a newer driver commits already: that is the reason, then
-        raise
-    collector = Collector(
-        checkpoints, generation, config.retain, query.on_collector_failure, surroundings.spawn, query.pinned_files
-    )
-    upkeep = _upkeep(pipeline, manifest, coordinator, history, surroundings)
-    query.begin(coordinator, collector, upkeep, surroundings.spawn)
-    return query
+    supervisor.start()
+    return supervisor
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,9 +326,9 @@ def _id_of(checkpoint: Manifest | CheckpointId) -> CheckpointId:
 def _upkeep(
     pipeline: Pipeline,
     manifest: Manifest,
-    coordinator: CommitCoordinator,
     history: History,
     surroundings: Surroundings,
+    coordinator: CommitCoordinator,
 ) -> Upkeeping:
     """One keeper per table that wants one."""
     tables = []
@@ -334,20 +343,13 @@ def _upkeep(
 
 
 def _coordinator(
-    query: Query,
     pipeline: Pipeline,
     checkpoints: Checkpoints,
     owned: _Owned,
-    history: History,
     surroundings: Surroundings,
+    events: CommitEvents,
 ) -> CommitCoordinator:
     """Keeps older drivers away from each table, asks it again, and leaves the rest to the background."""
-
-    def committed(event: Committed) -> None:
-        history.record(event)
-        query.wake()
-
-    events = CommitEvents(committed=committed, retried=history.record, failed=query.fail)
     manifest, generation = owned.manifest, owned.generation
     owners = checkpoints.owners()
 

@@ -34,6 +34,4 @@ def launch(pipeline: Pipeline, config: Config, listeners: tuple[Listener, ...]) 
         require_connector(spark, store.url)
         return SparkFeed(layout, frames, store, limits, config.trigger)
 
-    query = start_query(pipeline, config, Surroundings(cluster, feed), listeners)
-    query.end_with_program()
-    return query
+    return start_query(pipeline, config, Surroundings(cluster, feed), listeners)

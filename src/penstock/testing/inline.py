@@ -215,6 +215,4 @@ class InlineRun:
             clock=self.driver_clock,
             now_us=self.wall_us,
         )
-        query = start_query(pipeline, config, surroundings, listeners_of(on_event))
-        query.end_with_program()
-        return query
+        return start_query(pipeline, config, surroundings, listeners_of(on_event))

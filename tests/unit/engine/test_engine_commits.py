@@ -56,7 +56,7 @@ def listened_to(table: str, *listeners: pen.CommitListener) -> pen.Output:
 
 
 def final_state(query: Query, listener: str) -> bytes:
-    return query._coordinator.states()["out"].listeners[listener]
+    return query._supervisor.coordinator.states()["out"].listeners[listener]
 
 
 def test_a_listener_learns_of_every_commit_and_its_state_is_in_the_checkpoint(
@@ -247,7 +247,7 @@ def test_a_commit_that_hangs_leaves_the_rest_to_one_snapshot(tmp_path: Path, clo
 
     query = InlineRun(batches_of(20, 12), clock).start(listened_to(table), checkpoint=tmp_path, on_event=listen)
     assert published.wait(30)
-    assert query._coordinator.uncommitted() == 12
+    assert query._supervisor.coordinator.uncommitted() == 12
     gate.set()
     query.await_termination(30)
     assert [s.receipt.rows for s in memory_table(table).snapshots] == [20, 220]

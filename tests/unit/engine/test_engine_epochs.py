@@ -127,7 +127,7 @@ def test_rescaling_live_takes_effect_at_the_next_epoch(tmp_path: Path, clock: Fa
     def listen(event: Event) -> None:
         events.append(event)
         if isinstance(event, EpochPublished) and box:
-            box[0]._loop.request_rescale({"slow": next(wanted, 2)})
+            box[0]._supervisor.loop.request_rescale({"slow": next(wanted, 2)})
 
     run = InlineRun(batches_of(1000, 2), clock)
     box.append(run.start(keyed_slow(clock, table), checkpoint=tmp_path, epoch="100 ms", parallelism=2, on_event=listen))

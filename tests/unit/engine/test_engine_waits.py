@@ -12,6 +12,7 @@ import pytest
 import penstock as pen
 from penstock.engine import ending
 from penstock.engine import query as engine_query
+from penstock.engine import supervisor as engine_supervisor
 from penstock.engine.active import active_queries
 from penstock.engine.background import wait_for
 from penstock.engine.cluster import JobCancelled, StageJob
@@ -280,6 +281,7 @@ def interrupted(monkeypatch: pytest.MonkeyPatch, *after: Callable[[], bool]) -> 
         raise KeyboardInterrupt
 
     monkeypatch.setattr(engine_query, "wait_for", wait)
+    monkeypatch.setattr(engine_supervisor, "wait_for", wait)
 
 
 def test_ctrl_c_stops_the_query_after_its_running_epoch_and_is_raised(
@@ -291,7 +293,7 @@ def test_ctrl_c_stops_the_query_after_its_running_epoch_and_is_raised(
     def cancelled_by_ctrl_c(cluster: InlineCluster) -> None:
         def before_job(job: StageJob) -> None:
             if job.plan.checkpoint == 4:
-                while not (box and box[0]._stopping):
+                while not (box and box[0]._supervisor._stopping):
                     pass
                 raise JobCancelled("cancelled as part of cancellation of all jobs")
 

@@ -360,7 +360,7 @@ def test_rescaling_live_keeps_broadcast_state_and_position_together(
 
     def listen(event: Event) -> None:
         if isinstance(event, EpochPublished) and box:
-            box[0]._loop.request_rescale({"rated": next(wanted, 2)})
+            box[0]._supervisor.loop.request_rescale({"rated": next(wanted, 2)})
 
     given = rate_batches(500, 60, 3)
     output = (

@@ -6,8 +6,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from penstock.engine.checkpoints import Checkpoints
-from penstock.engine.query import Query
 from penstock.engine.savepoint import SavepointJob
+from penstock.engine.supervisor import Supervisor
 from penstock.errors import PenstockError
 from penstock.store.arrowfile import ArrowFile
 from penstock.testing.simulate.fibers import Process
@@ -27,7 +27,7 @@ class SimSavepoints:
         self._jobs: list[tuple[Process, SavepointJob]] = []
         self._logs: dict[str, Log | None] = {}
 
-    def take(self, query: Query, process: Process) -> None:
+    def take(self, supervisor: Supervisor, process: Process) -> None:
         """Has a running query begin a savepoint."""
         path = f"memory://savepoint-{len(self._disks) + 1}"
         self._disks[path] = Disk(latency_s=self._world.rng.choice((0.0, 0.1, 1.0)))
@@ -35,7 +35,7 @@ class SimSavepoints:
 
         def ask() -> None:
             with suppress(PenstockError):
-                job = query.savepoint(path, wait=False)
+                job = supervisor.savepoints.begin(path)
                 self._jobs.append((process, job))
                 self._logs[path] = log_until(self._world, job.manifest)
 

@@ -14,8 +14,8 @@ from penstock import slices
 from penstock.engine.background import Step
 from penstock.engine.loop import EpochLoop
 from penstock.engine.options import Config, Options
-from penstock.engine.query import Query
-from penstock.engine.start import Surroundings, start_query
+from penstock.engine.start import Surroundings, start_supervisor
+from penstock.engine.supervisor import Supervisor
 from penstock.errors import PenstockError
 from penstock.graph.stages import Stage
 from penstock.protocol.layout import MANIFESTS, read_manifest_path
@@ -71,7 +71,7 @@ class SimDriver:
 
     process: Process
     restored: bool = False
-    query: Query | None = None
+    supervisor: Supervisor | None = None
     error: PenstockError | None = None
     stopped: bool = False
     ended: bool = False
@@ -82,7 +82,7 @@ class SimDriver:
         return self.ended or not self.process.alive
 
     def loop(self) -> EpochLoop | None:
-        return None if self.query is None else self.query.loop
+        return None if self.supervisor is None else self.supervisor.loop
 
 
 class World:
@@ -184,16 +184,16 @@ class World:
 
     def _meddle(self, driver: SimDriver) -> SimDriver:
         """What people and schedulers do to a running query."""
-        query = driver.query
+        supervisor = driver.supervisor
         choice = self.rng.random()
         if driver.process.paused_until > self.scheduler.now and choice < 0.8:
             return self.start_driver()
-        if query is None:
+        if supervisor is None:
             return driver
         if choice < 0.25:
             wanted = self._parallelism()
             self.log(f"rescale {wanted}")
-            query.rescale(wanted)
+            supervisor.rescale(wanted)
         elif choice < 0.28:
             self.log("a second driver")
             return self.start_driver()
@@ -201,12 +201,12 @@ class World:
             drain = self.rng.random() < 0.5
             self.log(f"stop drain={drain}")
             driver.stopped = True
-            query.request_stop(drain=drain)
+            supervisor.request_stop(drain=drain)
         elif choice < 0.36:
             self.log("kill")
             self.crash(driver.process)
         elif choice < 0.41:
-            self.savepoints.take(query, driver.process)
+            self.savepoints.take(supervisor, driver.process)
         elif choice < 0.51:
             self.log("tables take no commits")
             self.table_stalls, self._stalled_until = set(self.tables), self.scheduler.now + self.rng.uniform(1, 30)
@@ -257,7 +257,7 @@ class World:
                 driver.error,
                 generation,
                 restored=any(driver.restored for driver in self.drivers),
-                refused=driver.restored and driver.query is None,
+                refused=driver.restored and driver.supervisor is None,
             )
             self.moving.go_back(driver.error)
             if self.others.explains(type(driver.error).__name__):
@@ -308,9 +308,9 @@ class World:
             now_us=lambda: int(self.scheduler.clock() * 1e6),
         )
         try:
-            driver.query = start_query(self._pipeline, config, surroundings)
+            driver.supervisor = start_supervisor(self._pipeline, config, surroundings)
             driver.backgrounds["penstock-query"].join()
-            driver.error = driver.query.exception()
+            driver.error = driver.supervisor.loop.error
         except PenstockError as error:
             driver.error = error
         driver.ended = True
@@ -322,7 +322,7 @@ class World:
 
     def going_back(self) -> bool:
         """Whether some driver is about to restore an older checkpoint."""
-        return any(driver.restored and not driver.over and driver.query is None for driver in self.drivers)
+        return any(driver.restored and not driver.over and driver.supervisor is None for driver in self.drivers)
 
     def end_everything(self) -> None:
         """Ends all drivers and all that they started."""
