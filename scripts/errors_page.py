@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 import sys
 
 from penstock.errors import PenstockError, catalogue
@@ -20,7 +19,6 @@ _GROUPS = {
 }
 
 _TABLE_HEAD = ("| code | class | title | when |", "|---|---|---|---|")
-_REQUIREMENT_ID = re.compile(r" \([A-Z]\d+\)")
 
 _INTRODUCTION = """\
 # Errors
@@ -49,7 +47,7 @@ def errors_page() -> str:
 
 
 def _row(kind: type[PenstockError]) -> str:
-    when = _REQUIREMENT_ID.sub("", " ".join((inspect.getdoc(kind) or "").split()))
+    when = " ".join((inspect.getdoc(kind) or "").split())
     return f"| `{kind.code}` | `{kind.__name__}` | {kind.title} | {when} |"
 
 

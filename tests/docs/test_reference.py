@@ -14,6 +14,8 @@ from penstock.engine.options import Config
 from penstock.errors import catalogue
 from scripts.api_page import api_page
 from scripts.errors_page import errors_page
+from tests.sim.mutants import MUTANTS
+from tests.sim.mutants_of_parts import MUTANTS_OF_PARTS
 from tests.support.pages import DOCS, PAGES, text_of
 
 REFERENCE = DOCS / "reference"
@@ -52,3 +54,20 @@ def test_the_page_of_commands_has_every_command_with_every_option(command: str) 
     options = [option for option in main.commands[command].params if isinstance(option, click.Option)]
     written = {flag for option in options for flag in (*option.opts, *option.secondary_opts)}
     assert set(re.findall(r"`(--[\w-]+)`", section)) == written
+
+
+def test_the_glossary_has_each_word_once() -> None:
+    words = [
+        word
+        for row in re.findall(r"^\| (\*[^|]+) \|", text_of(REFERENCE / "glossary.md"), re.MULTILINE)
+        for word in re.findall(r"\*([^*]+)\*", row)
+    ]
+    assert len(words) > 80
+    assert sorted(words) == sorted(set(words))
+
+
+def test_mutants_that_the_guarantees_name_exist() -> None:
+    promises = text_of(DOCS / "guarantees.md").split("\n## Promises\n")[1].split("\n## ")[0]
+    named = set(re.findall(r"`([a-z]+(?:-[a-z]+)+)`", promises))
+    assert named - {mutant.name for mutant in (*MUTANTS, *MUTANTS_OF_PARTS)} == set()
+    assert len(named) > 30

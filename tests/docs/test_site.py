@@ -6,6 +6,7 @@ import itertools
 import re
 from pathlib import Path, PurePosixPath
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import pytest
 import yaml
@@ -56,6 +57,37 @@ def test_a_list_or_table_begins_after_an_empty_line(page: Path) -> None:
         if begins.match(line) and not inside.match(before)
     ]
     assert glued == []
+
+
+@by_page
+def test_a_page_names_who_acts_and_says_promises_in_words(page: Path) -> None:
+    """No riddles ("whoever"), and no ids of requirements, which readers do not have."""
+    riddles = re.findall(r"\b(?:nobody|whoever|whomever|somebody|anybody)\b", prose_of(page), re.IGNORECASE)
+    ids = re.findall(r"\b[A-F]\d{1,2}\b", prose_of(page))
+    assert (riddles, ids) == ([], [])
+
+
+PICTURES = sorted((DOCS / "img").glob("*.svg"))
+
+
+@pytest.mark.parametrize("picture", PICTURES, ids=lambda picture: picture.name)
+def test_a_picture_says_what_it_shows_has_dark_colours_and_is_shown(picture: Path) -> None:
+    svg = ET.fromstring(text_of(picture))
+    kinds = {element.tag.rpartition("}")[2]: element for element in svg.iter()}
+    assert kinds["title"].text
+    assert kinds["desc"].text
+    assert "prefers-color-scheme: dark" in (kinds["style"].text or "")
+    shown = [page for page in PAGES if re.search(rf"!\[[^\]]{{20,}}\]\([^)]*{picture.name}\)", text_of(page))]
+    assert len(shown) == 1
+
+
+def test_colours_of_a_picture_are_all_defined_for_light_and_dark_pages() -> None:
+    for picture in PICTURES:
+        used = set(re.findall(r'class="([a-z ]+)"', text_of(picture)))
+        light, dark = text_of(picture).split("@media")
+        coloured = {name for names in used for name in names.split()} - {"b", "m", "e"}
+        for colours in (light, dark.split("</style>")[0]):
+            assert {name for name in coloured if f".{name} " not in colours} == set(), picture.name
 
 
 def pages_in(nav: Any) -> list[str]:
