@@ -103,3 +103,10 @@ def test_the_tree_of_the_architecture_names_every_package() -> None:
     packages = [found.parent for found in PACKAGE.rglob("*/__init__.py") if found.parent != PACKAGE]
     parts = [part.relative_to(PACKAGE) for part in [*PACKAGE.glob("*.py"), *packages] if part.name != "__init__.py"]
     assert [str(part) for part in parts if not any(part.match(name) for name in named)] == []
+
+
+def test_targets_of_make_that_pages_name_exist() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", text_of(ROOT / "Makefile"), re.MULTILINE))
+    named = {name for page in PAGES for name in re.findall(r"(?:`|^)make ([a-z-]+)", text_of(page), re.MULTILINE)}
+    assert len(named) > 15
+    assert named - targets == set()
