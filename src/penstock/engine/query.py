@@ -28,10 +28,12 @@ class Query:
 
     @property
     def is_active(self) -> bool:
+        """Whether the query still runs."""
         return not self._supervisor.ended.is_set()
 
     @property
     def generation(self) -> Generation:
+        """The number of this start on its checkpoint folder."""
         return self._supervisor.runner.generation
 
     @property
