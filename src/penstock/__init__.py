@@ -34,13 +34,13 @@ from penstock.operators.process.process import KeyedProcess
 from penstock.operators.window.windows import session_window, sliding_window, tumbling_window
 from penstock.sinks.discard import Discard
 from penstock.sinks.listeners import CommitInfo, CommitListener
-from penstock.sinks.paimon.sink import Paimon
 from penstock.sinks.partition_done import PartitionDone
 from penstock.sinks.upkeep import Upkeep
 from penstock.version import VERSION
 
 if TYPE_CHECKING:
     from penstock.engine.query import Query
+    from penstock.sinks.paimon.sink import Paimon
     from penstock.spark.session import session, spark_conf
 
 __version__ = VERSION
@@ -95,11 +95,15 @@ __all__ = [
 
 
 def _resolved(name: str) -> Any:
-    """Spark is imported only by those who use it: subtasks and tools that read checkpoints do not."""
+    """Spark and tables are imported only where they are used: subtasks and tools that read checkpoints do not."""
     if name in ("session", "spark_conf"):
         from penstock.spark import session as module
 
         return getattr(module, name)
+    if name == "Paimon":
+        from penstock.sinks.paimon.sink import Paimon
+
+        return Paimon
     if name == "Query":
         from penstock.engine.query import Query
 

@@ -12,6 +12,9 @@ from pathlib import Path
 import pytest
 from pypaimon import Schema
 
+from penstock.errors import ConfigError
+from penstock.protocol.ids import CheckpointId, Generation
+from penstock.sinks.base import WriterContext
 from penstock.sinks.paimon import private
 from penstock.sinks.paimon.open import open_table
 from penstock.sinks.paimon.sequence import ROW_BITS
@@ -155,6 +158,15 @@ def test_a_sink_travels_without_importing_pypaimon() -> None:
         "assert not [name for name in sys.modules if name.startswith('pypaimon')]"
     )
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_a_writer_on_an_executor_without_pypaimon_says_what_to_install(
+    sink: Paimon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pypaimon", None)
+    with pytest.raises(ConfigError, match=r"writer of Paimon table .* needs the package pypaimon") as raised:
+        sink.open_writer(WriterContext(CheckpointId(1), Generation(1), 0, 1, "0"), SCHEMA)
+    assert "on the executors" in raised.value.next_step
 
 
 def test_a_sink_holds_plain_values_only(sink: Paimon) -> None:

@@ -20,6 +20,7 @@ from penstock.engine.savepoint import take_savepoint
 from penstock.errors import NoSuchCheckpoint, PenstockError
 from penstock.observe.progress import format_commit, human_bytes, human_seconds
 from penstock.protocol.manifest import Manifest
+from penstock.sinks.paimon.installed import require_pypaimon
 from penstock.store import open_store
 from penstock.text import printable
 from penstock.version import VERSION
@@ -46,6 +47,7 @@ def main() -> None:
 @click.option("--keep", is_flag=True, help="Keep the folder afterwards.")
 def demo(clicks: int, folder: Path | None, keep: bool) -> None:
     """Run a job on local Spark, kill it with SIGKILL, restart it at another parallelism, count every row."""
+    require_pypaimon("penstock demo")
     from penstock.cli.demo import run_demo
 
     sys.exit(run_demo(clicks=clicks, folder=folder, keep=keep))

@@ -13,6 +13,7 @@ from penstock.engine.checkpoints import Checkpoints
 from penstock.errors import NoSuchCheckpoint
 from penstock.observe.progress import human_bytes
 from penstock.protocol.manifest import Committable
+from penstock.sinks.paimon.installed import require_pypaimon
 from penstock.sinks.upkeep import Upkeep, UpkeepReport
 from penstock.store import open_store
 from penstock.text import printable
@@ -63,6 +64,7 @@ def upkeep(
     Queries may commit to the table meanwhile. Snapshots that prove what a query committed stay, as do tags, branches
     and what consumers have not read.
     """
+    require_pypaimon("penstock upkeep")
     from penstock.sinks.paimon.local import as_local
     from penstock.sinks.paimon.upkeep.keeper import PaimonKeeper
 

@@ -17,6 +17,7 @@ from penstock.errors import ConfigError, TableMismatch
 from penstock.protocol.ids import CheckpointId
 from penstock.sinks.base import Committable, Routing, TableMark, WriterContext
 from penstock.sinks.listeners import CommitListener
+from penstock.sinks.paimon.installed import require_pypaimon
 from penstock.sinks.paimon.local import as_local, readable
 from penstock.sinks.partition_done import PartitionDone
 from penstock.sinks.upkeep import Keeper, Upkeep
@@ -65,6 +66,7 @@ class Paimon:
     _buckets_at_start: int | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
+        require_pypaimon(f"Paimon({self.warehouse!r}, {self.table!r})")
         if not _TABLE_NAME.fullmatch(self.table):
             raise ConfigError(
                 f"{self.table!r} is not the name of a table",
@@ -146,6 +148,7 @@ class Paimon:
         return dataclasses.replace(self, _sequence_shift=shift, _buckets_at_start=kind.buckets)
 
     def open_writer(self, context: WriterContext, schema: pa.Schema) -> PaimonWriter:
+        require_pypaimon(f"The writer of {self.description}")  # an executor may have other packages than the driver
         from penstock.sinks.paimon.open import open_table
         from penstock.sinks.paimon.sequence import first_number
         from penstock.sinks.paimon.writer import PaimonWriter
