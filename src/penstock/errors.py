@@ -152,6 +152,13 @@ class OtherProcess(PenstockError):
     code, title = "PEN-025", "The query runs in another process"
 
 
+class Overtaken(PenstockError):
+    """A driver that started found the checkpoint folder changed by other drivers each time it was about to take over,
+    and gave up. It leaves no checkpoint of its own."""
+
+    code, title = "PEN-026", "Other drivers were faster again and again"
+
+
 class OperatorFailed(PenstockError):
     """User code raised an exception on a record."""
 

@@ -13,7 +13,7 @@ import msgspec
 from penstock.engine import attempts, checkpoints, collect, commits, epochs, loop, pins, start
 from penstock.inflight import gate, live, scan, segment, watermarks
 from penstock.operators.process import connect
-from penstock.protocol import advance, commit, plan
+from penstock.protocol import advance, commit, plan, takeover
 from penstock.protocol.eventtime import highest
 from penstock.protocol.manifest import Segment
 from penstock.store import arrowfile
@@ -157,7 +157,7 @@ MUTANTS = (
     mutant(
         "overtaken-start",
         "a driver that was overtaken while it started takes over all the same",
-        (checkpoints.Checkpoints, "require_newest", faulty.always(None)),
+        (takeover, "outranks", faulty.always(False)),
     ),
     # -- commits
     mutant(
@@ -195,7 +195,11 @@ MUTANTS = (
         "a driver that was replaced rewinds the source all the same",
         (start, "_rewind", lambda _: lambda feed, _checkpoints, owned: feed.rewind(owned.manifest.source.batch_id)),
     ),
-    mutant("no-rewind", "the source is not rewound for an older checkpoint", (start, "takeover", faulty.no_rewind)),
+    mutant(
+        "no-rewind",
+        "the source is not rewound for an older checkpoint",
+        (takeover, "takeover_manifest", faulty.no_rewind),
+    ),
     # -- garbage
     mutant("retain-less", "a retained checkpoint is expired", (collect, "retired", faulty.one_less)),
     mutant(

@@ -1,17 +1,20 @@
 """A world so small that everything that can happen in it can be tried: drivers that start, publish, commit, retire
 checkpoints and crash, in every order, with the real decisions of `protocol`.
 
-A driver's steps are the calls that others can see. What it knows between two of them may be out of date.
+A driver's steps are the calls that others can see. What it knows between two of them may be out of date. How a driver
+takes over the folder is decided by `protocol.takeover`, as in the engine; the steps `list` to `undo` carry that out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
+from typing import assert_never
 
 import msgspec
 
+from penstock.protocol import takeover
 from penstock.protocol.commit import (
     Agreed,
     CommitReceipt,
@@ -23,9 +26,11 @@ from penstock.protocol.commit import (
 )
 from penstock.protocol.ids import BatchId, CheckpointId, Generation
 from penstock.protocol.manifest import Committable, Manifest, PipelineShape, SinkState, SourcePosition
-from penstock.protocol.recover import TakeBatch, first_manifest, judge_batch, takeover
+from penstock.protocol.recover import TakeBatch, first_manifest, judge_batch
+from penstock.protocol.takeover import Claim, Ids, Look, Wish
 
 SINK = "t"
+SHAPE = PipelineShape(sources={}, operators={}, edges={}, sinks=(SINK,))
 
 
 @dataclass(frozen=True)
@@ -47,25 +52,42 @@ class Published:
 
     checkpoint: int
     generation: int
+    identity: str
     batch: int | None
-    sink: SinkState
+    sink: SinkState = field(hash=False)  # it holds a dict
     is_takeover: bool
+    retired: bool = False
+    """It is no checkpoint any more, but its name stays taken."""
 
 
 @dataclass(frozen=True)
 class Driver:
     """What one driver knows; `at` is its next step."""
 
-    at: str = "claim"
+    at: str = "list"
+    restore: int | None = None
+    """A checkpoint to go back to."""
+    overtaken: int = 0
+    ids: Ids = ()
+    base: Published | None = None
+    takeover: Published | None = None
+    """The driver's own takeover: to be published, to be confirmed or to be undone."""
     generation: int = 0
     manifest: Published | None = None
-    sink: SinkState = SinkState()  # noqa: RUF009 - immutable
+    sink: SinkState = field(default=SinkState(), hash=False)
     seen_snapshots: int = 0
-    crashed: bool = False
 
     @property
     def over(self) -> bool:
-        return self.crashed or self.at in {"fenced", "finished", "refused"}
+        return self.at in {"crashed", "fenced", "finished", "refused", "gave up"}
+
+    def ended(self, how: str) -> Driver:
+        """What it knew does not matter any more: worlds that differ in nothing else are one."""
+        return Driver(at=how, restore=self.restore, generation=self.generation)
+
+    @property
+    def wish(self) -> Wish:
+        return Wish(SHAPE, {}, library="", restore=self.restore)
 
 
 @dataclass(frozen=True)
@@ -79,18 +101,30 @@ class World:
     """Snapshots: the checkpoint, and the micro-batches whose rows it added."""
 
     def at(self, checkpoint: int) -> Published | None:
+        """Whoever has that name, retired or not."""
         return next((m for m in self.manifests if m.checkpoint == checkpoint), None)
+
+    @property
+    def checkpoints(self) -> tuple[Published, ...]:
+        return tuple(m for m in self.manifests if not m.retired)
+
+    @property
+    def ids(self) -> Ids:
+        return tuple(CheckpointId(m.checkpoint) for m in self.checkpoints)
+
+    def look(self) -> Look:
+        return Look(self.ids, _as_manifest(self.checkpoints[-1]) if self.checkpoints else None, at="")
 
 
 def explore(world: World, rules: Rules) -> Iterator[World]:
     """Every world in which nothing can happen any more."""
-    seen: set[str] = set()
+    seen: set[World] = set()
     todo = [world]
     while todo:
         world = todo.pop()
-        if (written := repr(world)) in seen:
+        if world in seen:
             continue
-        seen.add(written)
+        seen.add(world)
         following = [*successors(world, rules)]
         if not following:
             yield world
@@ -103,31 +137,12 @@ def successors(world: World, rules: Rules) -> Iterator[World]:
         if driver.over:
             continue
         if number < len(world.drivers) - 1:
-            yield _with(world, number, replace(driver, crashed=True))
-        for step in _steps(driver):
+            yield _with(world, number, driver.ended("crashed"))
+        for step in _STEPS.get(driver.at, (_publish, _prepare, _retire)):
             yield from step(world, number, driver, rules)
 
 
 Step = Callable[[World, int, Driver, Rules], Iterator[World]]
-
-
-def _steps(driver: Driver) -> tuple[Step, ...]:
-    """Starting goes step by step; then epochs, commits and the collector run beside each other."""
-    match driver.at:
-        case "claim":
-            return (_claim,)
-        case "read":
-            return (_read,)
-        case "take over":
-            return (_take_over,)
-        case "verify":
-            return (_verify,)
-        case "ask":
-            return (_ask,)
-        case "commit":
-            return (_commit, _publish)
-        case _:
-            return (_publish, _prepare, _retire)
 
 
 def _with(world: World, number: int, driver: Driver) -> World:
@@ -135,58 +150,111 @@ def _with(world: World, number: int, driver: Driver) -> World:
     return replace(world, drivers=drivers)
 
 
-def _claim(world: World, number: int, driver: Driver, rules: Rules) -> Iterator[World]:
+# -- starting: step by step, each decision by `protocol.takeover` ------------------------------------------------------
+
+
+def _list(world: World, number: int, driver: Driver, rules: Rules) -> Iterator[World]:
     del rules
-    generation = world.generations + 1
-    yield _with(replace(world, generations=generation), number, replace(driver, at="read", generation=generation))
+    yield _with(world, number, replace(driver, at="read", ids=world.ids))
 
 
 def _read(world: World, number: int, driver: Driver, rules: Rules) -> Iterator[World]:
+    """The checkpoint to go on from: the newest, the named one, or none yet."""
     del rules
-    newest = max(world.manifests, key=lambda m: m.checkpoint, default=None)
-    if newest is not None and newest.generation > driver.generation:
-        yield _with(world, number, replace(driver, at="fenced"))
+    found = [m for m in world.checkpoints if driver.restore in (None, m.checkpoint)]
+    if driver.restore is not None and not found:
+        yield _with(world, number, driver.ended("refused"))
     else:
-        yield _with(world, number, replace(driver, at="take over", manifest=newest))
+        yield _with(world, number, replace(driver, at="survey", base=found[-1] if found else None))
+
+
+def _survey(world: World, number: int, driver: Driver, rules: Rules) -> Iterator[World]:
+    """Asks the table before anything is claimed. It knows nothing of a query that is about to begin."""
+    del rules
+    if driver.base is not None and not _agrees(world, driver.base.sink, restored=driver.restore is not None):
+        yield _with(world, number, replace(driver, at="reconsider"))
+    else:
+        yield _with(world, number, replace(driver, at="claim"))
+
+
+def _reconsider(world: World, number: int, driver: Driver, rules: Rules) -> Iterator[World]:
+    del rules
+    match takeover.reconsider(driver.wish, driver.ids, world.ids, driver.overtaken):
+        case takeover.LookAgain():
+            yield _with(world, number, _again(driver, at="list"))
+        case takeover.GiveUp():
+            yield _with(world, number, driver.ended("gave up"))
+        case takeover.Expired() | takeover.Stands():
+            yield _with(world, number, driver.ended("refused"))
+        case decision:
+            assert_never(decision)
+
+
+def _claim(world: World, number: int, driver: Driver, rules: Rules) -> Iterator[World]:
+    del rules
+    generation = world.generations + 1
+    yield _with(replace(world, generations=generation), number, replace(driver, at="look", generation=generation))
+
+
+def _look(world: World, number: int, driver: Driver, rules: Rules) -> Iterator[World]:
+    """Before its takeover and after it. What is decided is done in the next step."""
+    del rules
+    base = _as_manifest(driver.base) if driver.base is not None else _empty(f"query {number}")
+    claim = Claim(driver.wish, Generation(driver.generation), driver.ids, base, base.sinks)
+    mine = None if driver.takeover is None else _as_manifest(driver.takeover)
+    match takeover.decide(claim, world.look(), mine, driver.overtaken):
+        case takeover.Publish(made):
+            yield _with(world, number, replace(driver, at="take over", takeover=_as_published(made)))
+        case takeover.Done():
+            yield _with(world, number, _began(driver))
+        case takeover.Undo():
+            yield _with(world, number, replace(driver, at="undo"))
+        case takeover.LookAgain():
+            yield _with(world, number, _again(driver, at="list"))
+        case takeover.Replaced() | takeover.Unfollowable():
+            yield _with(world, number, driver.ended("fenced"))
+        case takeover.GiveUp():
+            yield _with(world, number, driver.ended("gave up"))
+        case decision:
+            assert_never(decision)
 
 
 def _take_over(world: World, number: int, driver: Driver, rules: Rules) -> Iterator[World]:
-    base = driver.manifest
-    made = takeover(
-        _as_manifest(base),
-        newest=CheckpointId(0 if base is None else base.checkpoint),
-        generation=Generation(driver.generation),
-        shape=_empty().shape,
-        parallelism={},
-        library="",
-        created_at="",
-    )
-    new = Published(made.checkpoint, made.generation, made.source.batch_id, made.sinks[SINK], is_takeover=True)
-    if world.at(new.checkpoint) is not None and rules.exclusive_publish:
-        yield _with(world, number, replace(driver, at="read"))
-        return
-    following = "verify" if rules.verify_takeover else "ask"
-    yield _with(_added(world, new), number, replace(driver, at=following, manifest=new, sink=new.sink))
-
-
-def _verify(world: World, number: int, driver: Driver, rules: Rules) -> Iterator[World]:
-    """The name may have been free only because retention freed it: then newer checkpoints of an older driver exist."""
-    del rules
-    newest = world.manifests[-1]
-    if newest == driver.manifest:
-        yield _with(world, number, replace(driver, at="ask"))
-    elif newest.generation < driver.generation:
-        kept = tuple(m for m in world.manifests if m != driver.manifest)
-        yield _with(replace(world, manifests=kept), number, replace(driver, at="read"))
+    made = driver.takeover
+    assert made is not None
+    if world.at(made.checkpoint) is not None and rules.exclusive_publish:
+        yield _with(world, number, _again(driver, at="look"))
+    elif rules.verify_takeover:
+        yield _with(_added(world, made), number, replace(driver, at="look"))
     else:
-        yield _with(world, number, replace(driver, at="fenced"))
+        yield _with(_added(world, made), number, _began(driver))
+
+
+def _undo(world: World, number: int, driver: Driver, rules: Rules) -> Iterator[World]:
+    del rules
+    assert driver.takeover is not None
+    kept = tuple(m for m in world.manifests if m.checkpoint != driver.takeover.checkpoint)
+    yield _with(replace(world, manifests=kept), number, _again(driver, at="look"))
+
+
+def _again(driver: Driver, at: str) -> Driver:
+    return replace(driver, at=at, takeover=None, overtaken=driver.overtaken + 1)
+
+
+def _began(driver: Driver) -> Driver:
+    assert driver.takeover is not None
+    made = driver.takeover
+    return replace(driver, at="ask", manifest=made, sink=made.sink, ids=(), base=None, takeover=None)
+
+
+# -- running: epochs, commits and the collector beside each other ------------------------------------------------------
 
 
 def _ask(world: World, number: int, driver: Driver, rules: Rules) -> Iterator[World]:
     if not rules.ask_before_commit:
         yield _with(world, number, replace(driver, at="run", seen_snapshots=len(world.table)))
         return
-    match reconcile(driver.sink, TableHistory(_receipts(world)[-max(1, len(driver.sink.pending)) :])):
+    match _told(world, driver.sink):
         case Agreed(landed):
             sink = driver.sink
             for commit in landed:
@@ -195,7 +263,7 @@ def _ask(world: World, number: int, driver: Driver, rules: Rules) -> Iterator[Wo
         case _:
             # Only a driver that was replaced may meet a table that went on without it.
             replaced = world.generations > driver.generation
-            yield _with(world, number, replace(driver, at="fenced" if replaced else "refused"))
+            yield _with(world, number, driver.ended("fenced" if replaced else "refused"))
 
 
 def _publish(world: World, number: int, driver: Driver, rules: Rules) -> Iterator[World]:
@@ -205,20 +273,21 @@ def _publish(world: World, number: int, driver: Driver, rules: Rules) -> Iterato
     batch = BatchId(0 if manifest.batch is None else manifest.batch + 1)
     if batch >= rules.batches:
         if driver.at == "run" and not driver.sink.pending:
-            yield _with(world, number, replace(driver, at="finished"))
+            yield _with(world, number, driver.ended("finished"))
         return
     assert judge_batch(_as_manifest(manifest), batch, None, None) == TakeBatch()
     checkpoint = CheckpointId(manifest.checkpoint + 1)
-    committables = (Committable(f"{driver.generation}:{batch}".encode(), 1, 1),)
+    committables = rows(driver.generation, batch)
     new = Published(
         checkpoint,
         driver.generation,
+        manifest.identity,
         int(batch),
         with_pending(driver.sink, checkpoint, committables),
         is_takeover=False,
     )
     if world.at(checkpoint) is not None and rules.exclusive_publish:
-        yield _with(world, number, replace(driver, at="fenced"))
+        yield _with(world, number, driver.ended("fenced"))
         return
     after = replace(driver, manifest=new, sink=with_pending(driver.sink, checkpoint, committables))
     yield _with(_added(world, new), number, after)
@@ -229,7 +298,7 @@ def _prepare(world: World, number: int, driver: Driver, rules: Rules) -> Iterato
     if not driver.sink.pending:
         return
     if rules.check_leader and world.generations > driver.generation:
-        yield _with(world, number, replace(driver, at="fenced"))
+        yield _with(world, number, driver.ended("fenced"))
     elif len(world.table) != driver.seen_snapshots:
         yield _with(world, number, replace(driver, at="ask"))
     else:
@@ -256,10 +325,32 @@ def _retire(world: World, number: int, driver: Driver, rules: Rules) -> Iterator
     """Keeps the driver's newest checkpoint only; the names of takeovers stay taken."""
     assert driver.manifest is not None
     newest = driver.manifest.checkpoint
-    old = [m for m in world.manifests if m.checkpoint < newest and not (m.is_takeover and rules.keep_takeovers)]
-    if old:
-        kept = tuple(m for m in world.manifests if m not in old)
+    if any(m.checkpoint < newest for m in world.checkpoints):
+        kept = tuple(
+            replace(m, retired=m.retired or m.checkpoint < newest)
+            for m in world.manifests
+            if m.checkpoint >= newest or (m.is_takeover and rules.keep_takeovers)
+        )
         yield _with(replace(world, manifests=kept), number, driver)
+
+
+_STEPS: dict[str, tuple[Step, ...]] = {
+    "list": (_list,),
+    "read": (_read,),
+    "survey": (_survey,),
+    "reconsider": (_reconsider,),
+    "claim": (_claim,),
+    "look": (_look,),
+    "take over": (_take_over,),
+    "undo": (_undo,),
+    "ask": (_ask,),
+    "commit": (_commit, _publish),
+}
+
+
+def rows(generation: int, batch: int) -> tuple[Committable, ...]:
+    """What a driver has to commit of one micro-batch."""
+    return (Committable(f"{generation}:{batch}".encode(), 1, 1),)
 
 
 def _added(world: World, new: Published) -> World:
@@ -267,28 +358,36 @@ def _added(world: World, new: Published) -> World:
     return replace(world, manifests=tuple(sorted((*others, new), key=lambda m: m.checkpoint)))
 
 
-def _receipts(world: World) -> tuple[CommitReceipt, ...]:
-    return tuple(
+def _agrees(world: World, sink: SinkState, *, restored: bool) -> bool:
+    return isinstance(_told(world, sink, restored=restored), Agreed)
+
+
+def _told(world: World, sink: SinkState, *, restored: bool = False) -> object:
+    receipts = tuple(
         CommitReceipt(CheckpointId(checkpoint), number, len(rows), 1)
         for number, (checkpoint, rows) in enumerate(world.table, 1)
     )
+    return reconcile(sink, TableHistory(receipts[-max(1, len(sink.pending)) :]), restored=restored)
 
 
 @cache
-def _empty() -> Manifest:
-    shape = PipelineShape(sources={}, operators={}, edges={}, sinks=(SINK,))
-    return first_manifest(identity="i", library="", max_parallelism=1, shape=shape, created_at="")
+def _empty(identity: str) -> Manifest:
+    return first_manifest(identity=identity, library="", max_parallelism=1, shape=SHAPE, created_at="")
 
 
-def _as_manifest(published: Published | None) -> Manifest:
-    if published is None:
-        return _empty()
+def _as_manifest(published: Published) -> Manifest:
     return msgspec.structs.replace(
-        _empty(),
+        _empty(published.identity),
         checkpoint=published.checkpoint,
         generation=published.generation,
         source=SourcePosition(batch_id=published.batch),
         sinks={SINK: published.sink},
+    )
+
+
+def _as_published(made: Manifest) -> Published:
+    return Published(
+        made.checkpoint, made.generation, made.identity, made.source.batch_id, made.sinks[SINK], is_takeover=True
     )
 
 
@@ -300,12 +399,13 @@ def wrong(world: World, rules: Rules) -> str | None:
         return f"rows twice: {world.table}"
     if checkpoints != sorted(set(checkpoints)):
         return f"checkpoints out of order: {world.table}"
-    if any(driver.at == "refused" for driver in world.drivers):
+    # A driver that goes back on purpose may find that the table is ahead, or that its checkpoint was retired.
+    if any(driver.at == "refused" and driver.restore is None for driver in world.drivers):
         return f"table and checkpoint disagree: {world.table}"
     last = world.drivers[-1]
     newest = max(driver.generation for driver in world.drivers)
     if last.at == "finished" and rows != list(range(rules.batches)):
         return f"the last driver finished with {world.table}"
-    if last.generation == newest and last.at != "finished":
+    if last.generation == newest and last.at != "finished" and not (last.at == "refused" and last.restore is not None):
         return f"the newest driver ended {last.at}"
     return None

@@ -18,24 +18,41 @@ import msgspec
 import pyarrow as pa
 
 from penstock.engine.attempts import AttemptFiles
+from penstock.engine.base import Base
 from penstock.engine.checkpoints import Checkpoints, Driver
 from penstock.engine.commitevents import CommitEvents
 from penstock.engine.commits import CommitCoordinator, SinkCommits
 from penstock.engine.settle import settle
-from penstock.errors import Fenced, MissingFile, PenstockError, TablePositionMismatch
+from penstock.engine.takeover import Survey, take_over
+from penstock.errors import Fenced, PenstockError, TablePositionMismatch
 from penstock.observe.events import CommitRetried, Committed
 from penstock.protocol.commit import with_pending
-from penstock.protocol.ids import CheckpointId, Generation
+from penstock.protocol.ids import NO_GENERATION, CheckpointId, Generation
 from penstock.protocol.layout import Announcement, AttemptId
-from penstock.protocol.manifest import Committable, Manifest, PipelineShape, SinkState, SourcePosition
-from penstock.protocol.recover import first_manifest, takeover
+from penstock.protocol.manifest import Committable, Manifest, PipelineShape, SourcePosition
+from penstock.protocol.recover import first_manifest
+from penstock.protocol.takeover import Wish
 from penstock.sinks.base import Committer, Sink, WriterContext
+from penstock.store.base import Store
 from penstock.store.memory import MemoryStore
 from tests.support.commit_parts import Crash, Faulty, Instance, Listed, Steps
 from tests.support.other_engines import Others
 
 SCHEMA = pa.schema([("id", pa.int64())])
 PAUSES_DEEP_MAX = 2
+
+
+class Claimed(Checkpoints):
+    """A driver may crash or be paused when it has claimed its generation."""
+
+    def __init__(self, store: Store, world: World) -> None:
+        super().__init__(store)
+        self._world = world
+
+    def claim_generation(self, driver: Driver, above: Generation = NO_GENERATION) -> Generation:
+        generation = super().claim_generation(driver, above)
+        self._world.point("after the claim", answers=False)
+        return generation
 
 
 @dataclass
@@ -68,7 +85,7 @@ class World:
 
     def __post_init__(self) -> None:
         self.choose = random.Random(self.seed)
-        self.checkpoints = Checkpoints(MemoryStore())
+        self.checkpoints = Claimed(MemoryStore(), self)
         shape = PipelineShape(sources={}, operators={}, edges={}, sinks=tuple(self.sinks))
         self.empty = first_manifest(
             identity=f"world{self.seed}", library="0", max_parallelism=8, shape=shape, created_at=""
@@ -149,18 +166,9 @@ class World:
     def start(self) -> Instance | None:
         """What a driver does first, in the order of `start_query`; None when it did not get that far."""
         try:
-            base = self.checkpoints.newest() or self.empty
-            committers: dict[str, Committer] = {
-                name: Faulty(sink.open_committer(f"{base.identity}-{name}"), self) for name, sink in self.sinks.items()
-            }
-            settled = self._settled(base, committers)
-            if settled is None:
-                return None
-            generation = self.checkpoints.claim_generation(Driver("host", 1, "", "0"))
-            self.point("after the claim", answers=False)
-            manifest = self._take_over(generation, base, settled)
+            owned = take_over(self.checkpoints, Wish(self.empty.shape, {}, library="0"), self._survey)
             self.point("after the takeover", answers=False)
-            instance = self._instance(generation, manifest, committers)
+            instance = self._instance(owned.generation, owned.manifest, owned.committers)
         except (Crash, TimeoutError, Fenced):
             return None
         except TablePositionMismatch as error:
@@ -168,7 +176,7 @@ class World:
                 raise
             self.note(f"refused: {error.seen}")
             return self._start_in_peace(error)
-        self.note(f"generation {generation} starts from checkpoint {manifest.checkpoint}")
+        self.note(f"generation {owned.generation} starts from checkpoint {owned.manifest.checkpoint}")
         self.instances.append(instance)
         return instance
 
@@ -183,36 +191,13 @@ class World:
         finally:
             self.faults = True
 
-    def _settled(self, base: Manifest, committers: dict[str, Committer]) -> dict[str, SinkState] | None:
-        """What the tables told; None when the older driver went on meanwhile."""
-        try:
-            return {name: settle(name, base.sinks[name], committer).sink for name, committer in committers.items()}
-        except (TablePositionMismatch, MissingFile):
-            newest = self.checkpoints.newest()
-            if newest is None or newest.checkpoint == base.checkpoint:
-                raise
-            return None
-
-    def _take_over(self, generation: Generation, seen: Manifest, settled: dict[str, SinkState]) -> Manifest:
-        while True:
-            base = self.checkpoints.newest() or self.empty
-            self.checkpoints.require_newest(generation, base)
-            manifest = takeover(
-                msgspec.structs.replace(base, sinks=settled if base == seen else base.sinks),
-                newest=CheckpointId(base.checkpoint),
-                generation=generation,
-                shape=base.shape,
-                parallelism={},
-                library="0",
-                created_at="",
-            )
-            try:
-                self.checkpoints.publish(manifest)
-            except Fenced:
-                if self.checkpoints.read(CheckpointId(manifest.checkpoint)).generation > generation:
-                    raise
-            else:
-                return manifest
+    def _survey(self) -> Survey:
+        base = self.checkpoints.newest() or self.empty
+        committers: dict[str, Committer] = {
+            name: Faulty(sink.open_committer(f"{base.identity}-{name}"), self) for name, sink in self.sinks.items()
+        }
+        told = {name: settle(name, base.sinks[name], committer).sink for name, committer in committers.items()}
+        return Survey(Base(base), committers, told)
 
     def _instance(self, generation: Generation, manifest: Manifest, committers: dict[str, Committer]) -> Instance:
         def committed(event: Committed) -> None:

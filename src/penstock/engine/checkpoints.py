@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import msgspec
 
-from penstock.errors import CorruptFile, Fenced, FormatTooNew, MissingFile, NoSuchCheckpoint
+from penstock.errors import CorruptFile, Fenced, FormatTooNew, MissingFile, NoSuchCheckpoint, PenstockError
 from penstock.protocol.codec import TooNew, UnreadableManifest, decode_manifest, encode_manifest
 from penstock.protocol.ids import NO_GENERATION, CheckpointId, Generation, next_generation
 from penstock.protocol.layout import (
@@ -53,14 +53,27 @@ class Checkpoints:
 
     def newest(self) -> Manifest | None:
         """Raises: as `read`."""
+        match self.look()[1]:
+            case PenstockError() as error:
+                raise error
+            case newest:
+                return newest
+
+    def look(self) -> tuple[list[CheckpointId], Manifest | CorruptFile | FormatTooNew | None]:
+        """All checkpoints, and the one with the highest id or why it cannot be read; both as of one moment.
+
+        Raises: `NoSuchCheckpoint`.
+        """
         while ids := self.ids():
             try:
-                return self.read(ids[-1])
+                return ids, self.read(ids[-1])
+            except (CorruptFile, FormatTooNew) as error:
+                return ids, error
             except NoSuchCheckpoint:
                 if self.ids() == ids:
                     raise
                 # A newer driver went on and retired it between the two calls.
-        return None
+        return [], None
 
     def read(self, checkpoint: CheckpointId) -> Manifest:
         """Raises: `NoSuchCheckpoint`, `CorruptFile`, `FormatTooNew`."""
@@ -68,7 +81,7 @@ class Checkpoints:
         try:
             data = self.store.read(path)
         except MissingFile:
-            raise self._no_such(checkpoint) from None
+            raise self.no_such(checkpoint) from None
         match decode_manifest(data):
             case Manifest() as manifest:
                 if manifest.checkpoint != checkpoint:
@@ -98,7 +111,7 @@ class Checkpoints:
     def restorable(self, checkpoint: CheckpointId) -> Manifest:
         """Raises: as `read`; a retired manifest is no checkpoint any more."""
         if checkpoint not in self.ids():
-            raise self._no_such(checkpoint)
+            raise self.no_such(checkpoint)
         return self.read(checkpoint)
 
     def mark_retired(self, checkpoint: CheckpointId) -> None:
@@ -118,13 +131,8 @@ class Checkpoints:
         except AlreadyExists:
             if self.store.read(path) != data:
                 theirs = self.read(manifest.checkpoint)
-                raise self.fenced_by(theirs, manifest.generation) from None
+                raise fenced(theirs.generation, theirs.checkpoint, ours=manifest.generation) from None
         return len(data)
-
-    def fenced_by(self, theirs: Manifest, ours: Generation) -> Fenced:
-        """The error of a driver that finds another one's checkpoint in its place."""
-        newer = theirs.generation
-        return _fenced(f"checkpoint {theirs.checkpoint} was published by generation {newer}", ours, newer)
 
     def claim_generation(self, driver: Driver, above: Generation = NO_GENERATION) -> Generation:
         """Takes the next free generation, `above` that of a checkpoint from elsewhere; lower ones have lost."""
@@ -144,16 +152,7 @@ class Checkpoints:
     def require_leader(self, generation: Generation) -> None:
         """Raises: `Fenced` when a newer driver claimed a generation."""
         if self.superseded(generation):
-            raise _fenced(f"generation {generation + 1} was claimed", generation, next_generation(generation))
-
-    def require_newest(self, generation: Generation, newest: Manifest) -> None:
-        """Generations in manifests ascend: who claimed earlier and comes later has lost, though its id would be free.
-
-        Raises: `Fenced` when a newer driver published `newest`.
-        """
-        if newest.generation > generation:
-            seen = f"checkpoint {newest.checkpoint} was published by generation {newest.generation}"
-            raise _fenced(seen, generation, newest.generation)
+            raise fenced(next_generation(generation), ours=generation)
 
     def owners(self) -> dict[CheckpointId, Generation]:
         """Who published each checkpoint that is there and can be read.
@@ -210,7 +209,7 @@ class Checkpoints:
         others = [number for number in self.ids() if number != checkpoint]
         return "restore=" + " or ".join(map(str, others[-3:])) if others else "there is no other one"
 
-    def _no_such(self, checkpoint: CheckpointId) -> NoSuchCheckpoint:
+    def no_such(self, checkpoint: CheckpointId) -> NoSuchCheckpoint:
         ids = self.ids()
         held = f"it holds {ids[0]} to {ids[-1]}" if ids else "it holds none"
         return NoSuchCheckpoint(
@@ -220,7 +219,12 @@ class Checkpoints:
         )
 
 
-def _fenced(seen: str, ours: Generation, newer: Generation) -> Fenced:
+def fenced(newer: Generation, checkpoint: CheckpointId | None = None, *, ours: Generation) -> Fenced:
+    """The error of a driver that was replaced: a newer one published `checkpoint`, or has only claimed a generation."""
+    if checkpoint is None:
+        seen = f"generation {newer} was claimed"
+    else:
+        seen = f"checkpoint {checkpoint} was published by generation {newer}"
     return Fenced(
         f"{seen}; this driver is generation {ours}",
         cause="a second driver was started on the same checkpoint folder",

@@ -3,22 +3,18 @@ over the checkpoint, settles what the tables already hold, and begins."""
 
 from __future__ import annotations
 
-import os
-import socket
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import PurePosixPath
 
-import msgspec
-
 from penstock.engine.active import remember
 from penstock.engine.attempts import AttemptFiles
 from penstock.engine.background import Spawn, StepThread
-from penstock.engine.base import Base, find_base
+from penstock.engine.base import find_base
 from penstock.engine.breaker import Breaker
-from penstock.engine.checkpoints import Checkpoints, Driver
+from penstock.engine.checkpoints import Checkpoints
 from penstock.engine.cluster import Cluster
 from penstock.engine.commitevents import CommitEvents
 from penstock.engine.commits import CommitCoordinator, SinkCommits
@@ -31,24 +27,18 @@ from penstock.engine.origin import bring
 from penstock.engine.query import Query
 from penstock.engine.settle import require_same_table, settle
 from penstock.engine.supervisor import Makers, Supervisor
+from penstock.engine.takeover import Owned, Survey, take_over
 from penstock.engine.upkeep import TableUpkeep, Upkeeping
 from penstock.errors import (
-    CorruptFile,
-    Fenced,
-    FormatTooNew,
-    MissingFile,
     PenstockError,
     SourceMismatch,
-    TablePositionMismatch,
 )
 from penstock.graph.pipeline import Pipeline
 from penstock.observe.events import Event, InFlightDropped, QueryStarted
 from penstock.protocol.commit import marked
-from penstock.protocol.ids import CheckpointId, Generation
-from penstock.protocol.layout import SOURCE, manifest_path
-from penstock.protocol.manifest import Manifest, PipelineShape, SinkState
-from penstock.protocol.parallelism import first_parallelism
-from penstock.protocol.recover import takeover
+from penstock.protocol.layout import SOURCE
+from penstock.protocol.manifest import Manifest, SinkState
+from penstock.protocol.takeover import Wish
 from penstock.sinks.base import Committer, Sink
 from penstock.sinks.upkeep import KeptSink
 from penstock.store import open_store
@@ -94,8 +84,9 @@ def start_supervisor(
         store.require_plain(SOURCE)  # Spark follows links in it
     checkpoints = Checkpoints(store)
     feed = surroundings.feed(store)
-    while (owned := _own(checkpoints, pipeline, config, parallelism, surroundings.store, feed)) is None:
-        pass
+    wish = Wish(pipeline.shape(), parallelism, VERSION, config.autoscale, config.restore)
+    survey = partial(_survey, checkpoints, pipeline, config, surroundings.store, feed)
+    owned = take_over(checkpoints, wish, survey)
     manifest, generation = owned.manifest, owned.generation
     history = History(store, listeners)
     name = config.name or PurePosixPath(store.url).name
@@ -134,45 +125,17 @@ def start_supervisor(
     return supervisor
 
 
-@dataclass(frozen=True, slots=True)
-class _Owned:
-    """A checkpoint folder that this driver has taken over."""
-
-    manifest: Manifest
-    generation: Generation
-    committers: dict[str, Committer]
-    base: Base
-
-
-def _own(
-    checkpoints: Checkpoints,
-    pipeline: Pipeline,
-    config: Config,
-    parallelism: dict[str, int],
-    open_store: Callable[[str], Store],
-    feed: Feed,
-) -> _Owned | None:
-    """Refuses what does not fit, then takes over. None when another driver changed it: look at everything again."""
-    seen = checkpoints.ids()
-    try:
-        base = find_base(checkpoints, pipeline, config, open_store)
-        committers, settled = _committers(pipeline, base.manifest, restored=config.restore is not None)
-    except (TablePositionMismatch, MissingFile):
-        if config.restore is None and checkpoints.ids() != seen:
-            return None  # the older driver still runs: it published and committed meanwhile
-        if isinstance(config.restore, int):
-            checkpoints.restorable(config.restore)  # it may have retired that checkpoint meanwhile
-        raise
+def _survey(
+    checkpoints: Checkpoints, pipeline: Pipeline, config: Config, open_store: Callable[[str], Store], feed: Feed
+) -> Survey:
+    """Refuses what does not fit. Files of another folder are brought here; nothing else is changed."""
+    base = find_base(checkpoints, pipeline, config, open_store)
+    committers, told = _committers(pipeline, base.manifest, restored=config.restore is not None)
     if isinstance(config.restore, int):
         _require_remembered(base.manifest, feed)
     if base.origin is not None:
         bring(base.origin, base.manifest, checkpoints.store)
-    driver = Driver(socket.gethostname(), os.getpid(), utc_now(), VERSION)
-    generation = checkpoints.claim_generation(driver, above=base.manifest.generation)
-    if isinstance(config.restore, int) and checkpoints.ids() != seen:
-        return None  # it goes on: what the tables hold may be more than the old checkpoint knows
-    manifest = _take_over(checkpoints, base.manifest, settled, config, generation, pipeline.shape(), parallelism)
-    return None if manifest is None else _Owned(manifest, generation, committers, base)
+    return Survey(base, committers, told)
 
 
 def _require_remembered(manifest: Manifest, feed: Feed) -> None:
@@ -192,13 +155,13 @@ def _require_remembered(manifest: Manifest, feed: Feed) -> None:
         )
 
 
-def _rewind(feed: Feed, checkpoints: Checkpoints, owned: _Owned) -> None:
+def _rewind(feed: Feed, checkpoints: Checkpoints, owned: Owned) -> None:
     """Raises: `Fenced`: what a newer driver has read since is not this one's to forget."""
     checkpoints.require_leader(owned.generation)
     feed.rewind(owned.manifest.source.batch_id)
 
 
-def _first_events(name: str, owned: _Owned) -> Iterator[Event]:
+def _first_events(name: str, owned: Owned) -> Iterator[Event]:
     manifest, origin = owned.manifest, owned.base.origin
     yield QueryStarted(
         at=utc_now(),
@@ -258,71 +221,6 @@ def commit_user(identity: str, sink: str) -> str:
     return f"penstock-{identity}-{sink}"
 
 
-def _take_over(
-    checkpoints: Checkpoints,
-    base: Manifest,
-    settled: dict[str, SinkState],
-    config: Config,
-    generation: Generation,
-    shape: PipelineShape,
-    parallelism: dict[str, int],
-) -> Manifest | None:
-    """Publishes the first manifest of this generation; an older driver may get one more in before.
-
-    `settled` is what the tables told about the sinks of `base`. None when another driver made the folder its own in the
-    meantime: then everything has to be looked at again.
-    """
-    while True:
-        newest = _newest_to_follow(checkpoints, config, generation)
-        if isinstance(newest, Manifest):
-            if newest.identity != base.identity:
-                return None
-            checkpoints.require_newest(generation, newest)
-        # With a path, the folder was empty before: a rival has done the same restore, and this driver is the newer one.
-        if isinstance(newest, Manifest) and not isinstance(config.restore, int) and newest != base:
-            base, settled = newest, newest.sinks
-        manifest = takeover(
-            msgspec.structs.replace(base, sinks={**base.sinks, **settled}),
-            newest=_id_of(base if newest is None else newest),
-            generation=generation,
-            shape=shape,
-            parallelism=first_parallelism(parallelism, base.parallelism, config.autoscale),
-            library=VERSION,
-            created_at=utc_now(),
-        )
-        try:
-            checkpoints.publish(manifest)
-        except Fenced:
-            continue  # whoever was faster: look again
-        newest = checkpoints.newest()
-        assert newest is not None
-        if newest.checkpoint == manifest.checkpoint:
-            return manifest
-        if newest.generation < generation:
-            # The older driver published that id and more, and its retention freed the name while we looked.
-            checkpoints.store.delete([manifest_path(manifest.checkpoint)])
-
-
-def _newest_to_follow(
-    checkpoints: Checkpoints, config: Config, generation: Generation
-) -> Manifest | CheckpointId | None:
-    """The newest checkpoint; only its id if it cannot be read and an older one was named on purpose.
-
-    Raises: `CorruptFile`, `FormatTooNew`; `Fenced` when whoever wrote what cannot be read may still run.
-    """
-    try:
-        return checkpoints.newest()
-    except (CorruptFile, FormatTooNew):
-        if not isinstance(config.restore, int):
-            raise
-        checkpoints.require_leader(generation)
-        return max(checkpoints.ids())
-
-
-def _id_of(checkpoint: Manifest | CheckpointId) -> CheckpointId:
-    return checkpoint.checkpoint if isinstance(checkpoint, Manifest) else checkpoint
-
-
 def _upkeep(
     pipeline: Pipeline,
     manifest: Manifest,
@@ -345,7 +243,7 @@ def _upkeep(
 def _coordinator(
     pipeline: Pipeline,
     checkpoints: Checkpoints,
-    owned: _Owned,
+    owned: Owned,
     surroundings: Surroundings,
     events: CommitEvents,
 ) -> CommitCoordinator:

@@ -1,4 +1,4 @@
-"""Starting from a checkpoint: does it fit the pipeline, where does the source stand, how is it taken over."""
+"""Starting from a checkpoint: does it fit the pipeline, where does the source stand, what is dropped."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from penstock.protocol.ids import NO_CHECKPOINT, NO_GENERATION, BatchId, CheckpointId, Generation, next_checkpoint
+from penstock.protocol.ids import NO_CHECKPOINT, NO_GENERATION, BatchId
 from penstock.protocol.manifest import (
     FORMAT_VERSION,
     EdgeState,
@@ -18,7 +18,6 @@ from penstock.protocol.manifest import (
     SinkState,
     SourcePosition,
 )
-from penstock.protocol.order import with_rescaled
 
 Verdict = Literal["same", "extended", "new", "missing", "incompatible"]
 Columns = tuple[tuple[str, str], ...]
@@ -183,38 +182,6 @@ def first_manifest(
         edges={name: EdgeState() for name in shape.edges},
         state={},
         sinks={name: SinkState() for name in shape.sinks},
-    )
-
-
-def takeover(
-    base: Manifest,
-    *,
-    newest: CheckpointId,
-    generation: Generation,
-    shape: PipelineShape,
-    parallelism: Mapping[str, int],
-    library: str,
-    created_at: str,
-) -> Manifest:
-    """The first checkpoint of a new driver: the same content under its generation, for a pipeline that fits.
-
-    Publishing it takes the next id, so an older driver that still runs can publish nothing more: its next manifest
-    would need the same name. `newest` differs from `base` when an older checkpoint is restored; the source is
-    then ahead and has to be rewound, which the manifest remembers until the next micro-batch is ingested.
-    """
-    rewind = base.source.rewind or base.checkpoint != newest
-    return msgspec.structs.replace(
-        base,
-        format=FORMAT_VERSION,
-        library=library,
-        source=msgspec.structs.replace(base.source, rewind=rewind),
-        checkpoint=next_checkpoint(newest),
-        parent=base.checkpoint or None,
-        generation=generation,
-        shape=shape,
-        parallelism=dict(parallelism),
-        stages=with_rescaled(base, parallelism, next_checkpoint(newest)),
-        created_at=created_at,
     )
 
 

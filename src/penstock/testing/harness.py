@@ -26,8 +26,9 @@ from penstock.operators.values.convert import arrow_values
 from penstock.protocol.ids import BatchId, Generation
 from penstock.protocol.keygroups import KeyGroupRange
 from penstock.protocol.manifest import Manifest
-from penstock.protocol.recover import first_manifest, takeover
+from penstock.protocol.recover import first_manifest
 from penstock.protocol.report import SubtaskReport
+from penstock.protocol.takeover import takeover_manifest
 from penstock.state.keyed import KeyedState
 from penstock.store.memory import MemoryStore
 from penstock.subtask.attempt import Limits
@@ -164,7 +165,7 @@ class Harness:
         """A new driver, which takes over from the last checkpoint."""
         self._generation += 1
         parallelism = {stage.name: self._parallelism for stage in self._pipeline.stages}
-        manifest = takeover(
+        manifest = takeover_manifest(
             base,
             newest=base.checkpoint,
             generation=Generation(self._generation),

@@ -39,8 +39,8 @@ from penstock.protocol.recover import (
     compare_shapes,
     first_manifest,
     judge_batch,
-    takeover,
 )
+from penstock.protocol.takeover import takeover_manifest
 
 SHAPE = PipelineShape(sources={"s": (("a", "int64"),)}, operators={}, edges={}, sinks=("t",))
 
@@ -251,7 +251,7 @@ def test_a_replay_with_other_offsets_or_of_another_query_is_refused() -> None:
 
 def test_a_takeover_has_the_content_of_its_base_and_the_next_id() -> None:
     base = manifest_of(checkpoint=42, generation=3, parallelism={"s": 4})
-    taken = takeover(
+    taken = takeover_manifest(
         base,
         newest=CheckpointId(50),
         generation=Generation(4),
