@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.hashing import hash_columns
-from penstock.operators.base import Operator, OperatorContext, SpecDefaults
+from penstock.operators.base import KeyedSpec, Operator, OperatorContext
 from penstock.operators.columns import key_schema
 from penstock.operators.grouping import group_rows
 from penstock.protocol.keygroups import regrouped
@@ -28,7 +28,7 @@ _UNTIL = "until"
 
 
 @dataclass(frozen=True)
-class Deduplicate(SpecDefaults):
+class Deduplicate(KeyedSpec):
     """Rows in, the first of each key out. `columns` are the keys, and what else tells records apart."""
 
     name: str

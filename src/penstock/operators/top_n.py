@@ -22,7 +22,7 @@ from penstock.operators.aggregate.base import Aggregate
 from penstock.operators.aggregate.collecting import lists_of, owners_of
 from penstock.operators.aggregate.parts import Pending, Reducer
 from penstock.operators.aggregate.reduce import has_order, ordered_image
-from penstock.operators.base import Operator, OperatorContext, SpecDefaults
+from penstock.operators.base import KeyedSpec, Operator, OperatorContext, OperatorDefaults, OwnTime, SpecDefaults
 from penstock.operators.columns import is_text, is_whole, key_schema, refuse_doubles, require_column
 from penstock.operators.grouping import Groups
 from penstock.operators.window.window_aggregate import WindowAggregate, WindowOperator
@@ -113,7 +113,7 @@ def top_rows(operator: str, schema: pa.Schema, keys: tuple[str, ...], by: str, n
 
 
 @dataclass(frozen=True)
-class RunningTop(SpecDefaults):
+class RunningTop(KeyedSpec):
     """The best rows of everything a key has seen."""
 
     name: str
@@ -152,7 +152,7 @@ class RunningTop(SpecDefaults):
         return RunningTopOperator(self, context)
 
 
-class RunningTopOperator:
+class RunningTopOperator(OperatorDefaults):
     """Keeps the epoch's best until `finish`."""
 
     def __init__(self, spec: RunningTop, context: OperatorContext) -> None:
@@ -250,8 +250,8 @@ class WindowTop(SpecDefaults):
         return f"{self.lists.kind}/{self.top.kind}"
 
     @property
-    def keys(self) -> tuple[str, ...]:
-        return self.lists.keys
+    def output_keys(self) -> tuple[str, ...]:
+        return self.lists.output_keys
 
     @property
     def output_schema(self) -> pa.Schema:
@@ -259,12 +259,8 @@ class WindowTop(SpecDefaults):
         return pa.schema([*bounds, pa.field(RANK, pa.int32()), *self.top.row_type])
 
     @property
-    def event_time_column(self) -> str:
-        return self.lists.event_time_column
-
-    @property
-    def event_time_is_end(self) -> bool:
-        return True
+    def own_time(self) -> OwnTime:
+        return self.lists.own_time
 
     @property
     def side_outputs(self) -> Mapping[str, pa.Schema]:

@@ -20,14 +20,14 @@ from penstock.operators.aggregate.accumulators import Accumulator, read_quickly
 from penstock.operators.aggregate.base import Aggregate
 from penstock.operators.aggregate.gathered import GatheredSlices
 from penstock.operators.aggregate.parts import Pending, Reducer, bind_all, state_fields
-from penstock.operators.base import Operator, OperatorContext, SpecDefaults
+from penstock.operators.base import KeyedSpec, Operator, OperatorContext, OperatorDefaults
 from penstock.operators.columns import key_schema, refuse_doubles
 from penstock.records import MAIN_STATE, Records, StateSchema
 from penstock.state.keys import normalise_keys
 
 
 @dataclass(frozen=True)
-class RunningAggregate(SpecDefaults):
+class RunningAggregate(KeyedSpec):
     """Aggregates of everything a key has seen so far, by output column."""
 
     name: str
@@ -85,7 +85,7 @@ def held_by(spec: RunningAggregate) -> GatheredSlices | None:
     )
 
 
-class RunningAggregateOperator:
+class RunningAggregateOperator(OperatorDefaults):
     """Keeps the epoch's parts until `finish`."""
 
     def __init__(self, spec: RunningAggregate, context: OperatorContext) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import cast
 
 from penstock.errors import OperatorFailed
-from penstock.operators.base import Operator, TimedOperator, counters_of
+from penstock.operators.base import Operator, TimedOperator
 from penstock.operators.failures.deadletters import Letters
 from penstock.records import Due, Emitted, Records, Time
 
@@ -53,7 +53,7 @@ class CarefulOperator:
         return cast("TimedOperator", self._operator).next_due()
 
     def counters(self) -> Mapping[str, int]:
-        return {**counters_of(self._operator), **self._letters.counters()}
+        return {**self._operator.counters(), **self._letters.counters()}
 
 
 def _cause(failure: OperatorFailed) -> BaseException:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from penstock.operators.base import Operator, OperatorContext
+from penstock.operators.base import KeyedSpec, Operator, OperatorContext, OperatorDefaults
 from penstock.operators.columns import key_schema
 from penstock.operators.failures.careful import careful
 from penstock.operators.failures.deadletters import CarefulSpec
@@ -71,7 +71,7 @@ _PROCESS = Method("process", (4,), "process(self, batch, keys, state)", may_yiel
 
 
 @dataclass(frozen=True)
-class SliceProcess(CarefulSpec):
+class SliceProcess(KeyedSpec, CarefulSpec):
     """A `BatchProcess` with its types resolved; use `declare` to make one."""
 
     name: str
@@ -147,7 +147,7 @@ class Columns:
         return {name: self.__dict__["_columns"][name] for name in self.__dict__["_written"]}
 
 
-class _SliceOperator:
+class _SliceOperator(OperatorDefaults):
     """One subtask attempt's instance of a `BatchProcess`."""
 
     def __init__(self, spec: SliceProcess, context: OperatorContext) -> None:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from penstock.operators.base import Operator, OperatorContext, SpecDefaults
+from penstock.operators.base import Operator, OperatorContext, OperatorDefaults, SpecDefaults
 from penstock.operators.columns import describe, key_schema, refuse_doubles
 from penstock.operators.failures.failing import batch_failed
 from penstock.operators.process.broadcast_state import BroadcastView, SharedMap, map_schema
@@ -148,18 +148,18 @@ class Connect(SpecDefaults):
         return "connect"
 
     @property
-    def keys(self) -> tuple[str, ...]:
+    def output_keys(self) -> tuple[str, ...]:
         return self.inputs[0].keys
 
     @cached_property
     def shape(self) -> CodeShape:
-        keys = key_schema(self.name, self.inputs[0].schema, self.keys)
+        keys = key_schema(self.name, self.inputs[0].schema, self.output_keys)
         rules = TimerRules(self.timed, self.watermarks)
         return CodeShape(self.name, keys, self.fields, self.output_schema, self.sides, rules)
 
     @property
     def state_tables(self) -> Mapping[str, StateSchema]:
-        own = self.shape.tables() if self.keys else {}
+        own = self.shape.tables() if self.output_keys else {}
         return {**own, **self.maps}
 
     @property
@@ -228,7 +228,7 @@ def _check_inputs(
         declared.refuse("hold_back names all inputs", "leave the one out that is read first")
 
 
-class _ConnectOperator:
+class _ConnectOperator(OperatorDefaults):
     """One subtask attempt's instance of a `ConnectProcess`."""
 
     def __init__(self, spec: Connect, context: OperatorContext) -> None:
@@ -238,7 +238,7 @@ class _ConnectOperator:
         calls = [partial(function.process, name) for name in spec.input_names]
         self._calls: list[Call] = list(calls) if spec.takes_timers else [without_timers(call) for call in calls]
         self._broadcast_calls = [partial(function.process_broadcast, name) for name in spec.input_names]
-        if spec.keys:
+        if spec.output_keys:
             self._keyed = KeyedCode(spec.shape, context, function.on_timer if spec.timed else None, shared=self._maps)
         self._view: type[StateView] = type("State", (StateView,), {"__slots__": (), **self._maps})
 
@@ -255,7 +255,7 @@ class _ConnectOperator:
             return self._run_unkeyed(records)
 
     def finish(self) -> Iterator[Emitted]:
-        return self._keyed.finish() if self._spec.keys else iter(())
+        return self._keyed.finish() if self._spec.output_keys else iter(())
 
     def advance(self, time: Time) -> Iterator[Emitted]:
         fired = self._keyed.advance(time)

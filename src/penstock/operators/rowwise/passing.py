@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from penstock.operators.base import Operator, OperatorContext, SpecDefaults
+from penstock.operators.base import Operator, OperatorContext, OperatorDefaults, SpecDefaults
 from penstock.records import Records
 
 
@@ -26,14 +26,15 @@ class Pass(SpecDefaults):
     def hands_on(self) -> bool:
         return True
 
+    @property
+    def does_nothing(self) -> bool:
+        return True
+
     def build(self, context: OperatorContext) -> Operator:
         del context
         return _Passing()
 
 
-class _Passing:
+class _Passing(OperatorDefaults):
     def process(self, records: Records) -> Iterator[pa.RecordBatch]:
         yield records.batch
-
-    def finish(self) -> Iterator[pa.RecordBatch]:
-        return iter(())

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from penstock.display import record_of
 from penstock.errors import PipelineError
-from penstock.operators.base import Operator, OperatorContext
+from penstock.operators.base import Operator, OperatorContext, OperatorDefaults
 from penstock.operators.columns import describe
 from penstock.operators.failures.deadletters import CarefulSpec, Letters
 from penstock.operators.failures.failing import BadOutput, batch_failed, operator_failed, run_passing
@@ -122,7 +122,7 @@ class FlatMap(CarefulSpec):
         return RowOperator(self, self.letters(self.name, context))
 
 
-class BatchOperator:
+class BatchOperator(OperatorDefaults):
     """Runs a function over batches, slice by slice."""
 
     def __init__(
@@ -150,11 +150,8 @@ class BatchOperator:
         yield from outputs
         yield from letters.take()
 
-    def finish(self) -> Iterator[pa.RecordBatch]:
-        return iter(())
 
-
-class RowOperator:
+class RowOperator(OperatorDefaults):
     """Runs a `FlatMap` row by row."""
 
     def __init__(self, spec: FlatMap, letters: Letters | None = None) -> None:
@@ -214,9 +211,6 @@ class RowOperator:
             check_row(output, self._names)
             produced.append(self._copy(output))  # now: the next yield may be of the same dict
         return produced
-
-    def finish(self) -> Iterator[pa.RecordBatch]:
-        return iter(())
 
 
 def _mask(result: object, rows: int) -> pa.Array:

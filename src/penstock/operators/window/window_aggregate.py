@@ -19,7 +19,7 @@ from penstock.errors import PipelineError
 from penstock.operators.aggregate.accumulators import Accumulator
 from penstock.operators.aggregate.base import Aggregate
 from penstock.operators.aggregate.parts import Part, Reducer, bind_all, state_fields
-from penstock.operators.base import CountingOperator, OperatorContext, SpecDefaults, TimedOperator
+from penstock.operators.base import KeyedSpec, OperatorContext, OwnTime, TimedOperator
 from penstock.operators.columns import key_schema, refuse_doubles, require_column
 from penstock.operators.window.pane_progress import PROGRESS_SCHEMA, PROGRESS_STATE
 from penstock.operators.window.panes import PANE_FIELD
@@ -34,7 +34,7 @@ WINDOW_START, WINDOW_END = "window_start", "window_end"
 
 
 @dataclass(frozen=True)
-class WindowAggregate(SpecDefaults):
+class WindowAggregate(KeyedSpec):
     """Aggregates of the rows of a key in a window, by output column.
 
     `time_shift` is taken off each event time: 1 for results of windows, whose event time is their end.
@@ -114,13 +114,9 @@ class WindowAggregate(SpecDefaults):
         return pa.schema([*key_schema(self.name, self.input_schema, self.keys), *bounds, *results])
 
     @property
-    def event_time_column(self) -> str:
+    def own_time(self) -> OwnTime:
         """Results leave before the watermark passes their window's end, so that end never makes them late."""
-        return WINDOW_END
-
-    @property
-    def event_time_is_end(self) -> bool:
-        return True
+        return OwnTime(WINDOW_END, is_end=True)
 
     @property
     def side_outputs(self) -> Mapping[str, pa.Schema]:
@@ -169,7 +165,7 @@ class WindowAggregate(SpecDefaults):
         return RegularWindowOperator(self, self.window, context)
 
 
-class WindowOperator(TimedOperator, CountingOperator, Protocol):
+class WindowOperator(TimedOperator, Protocol):
     """Windows in a subtask; counts late rows."""
 
 
