@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.operators.base import OperatorContext
-from penstock.operators.deduplicate import micros
+from penstock.operators.columns import micros
 from penstock.operators.grouping import group_rows
 from penstock.operators.join.join_buffer import Buffered, JoinBuffer
 from penstock.records import NO_WATERMARK, Due, Emitted, Records, Side, Time

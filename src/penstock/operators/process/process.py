@@ -14,8 +14,8 @@ import pyarrow as pa
 from penstock.errors import PipelineError
 from penstock.operators.base import KeyedSpec, Operator, OperatorContext
 from penstock.operators.columns import key_schema
-from penstock.operators.failures.careful import careful
-from penstock.operators.failures.deadletters import CarefulSpec
+from penstock.operators.failures.careful import CarefulSpec
+from penstock.operators.failures.careful_operator import careful
 from penstock.operators.process.declare import Declaration, Method, Resolve
 from penstock.operators.process.process_operator import CodeShape, ProcessOperator
 from penstock.operators.process.timers import TimerRules, Timers

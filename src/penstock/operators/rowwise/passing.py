@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
 
-from penstock.operators.base import Operator, OperatorContext, OperatorDefaults, SpecDefaults
-from penstock.records import Records
+from penstock.operators.base import Operator, OperatorContext, SpecDefaults
+from penstock.operators.rowwise.passing_operator import PassOperator
 
 
 @dataclass(frozen=True)
@@ -32,9 +31,4 @@ class Pass(SpecDefaults):
 
     def build(self, context: OperatorContext) -> Operator:
         del context
-        return _Passing()
-
-
-class _Passing(OperatorDefaults):
-    def process(self, records: Records) -> Iterator[pa.RecordBatch]:
-        yield records.batch
+        return PassOperator()
