@@ -26,6 +26,8 @@ MAIN_STATE = ""
 """The name of an operator's only, or first, table of state."""
 
 
+LATE = "late"
+"""The side output of rows that came behind the watermark."""
 DEAD_LETTERS = "dead_letters"
 """The side output for records that made an operator fail."""
 

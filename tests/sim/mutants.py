@@ -12,7 +12,7 @@ import msgspec
 
 from penstock.engine import attempts, checkpoints, collect, commits, epochs, loop, pins, start
 from penstock.inflight import gate, live, scan, segment, watermarks
-from penstock.operators.process import connect
+from penstock.operators.process import connect_operator
 from penstock.protocol import advance, commit, plan, takeover
 from penstock.protocol.eventtime import highest
 from penstock.protocol.manifest import Segment
@@ -112,7 +112,7 @@ MUTANTS = (
     mutant(
         "broadcast-twice",
         "broadcast rows are applied twice",
-        (connect._ConnectOperator, "_take_broadcast", faulty.twice),
+        (connect_operator.ConnectOperator, "_take_broadcast", faulty.twice),
     ),
     # -- publish and fence
     mutant(

@@ -14,11 +14,12 @@ import numpy as np
 from penstock.engine import base, epochs, origin, transfer
 from penstock.graph import compiler
 from penstock.inflight import gate
-from penstock.operators import deduplicate, top_n
-from penstock.operators.calls import calling
+from penstock.operators.calls import map_async_operator
+from penstock.operators.deduplicate import deduplicate_operator
 from penstock.operators.failures import deadletters
 from penstock.operators.join import join_buffer
 from penstock.operators.process import timers, user_state
+from penstock.operators.top_n import top_n_operator, top_rows
 from penstock.operators.window import closing, lateness, session_state
 from penstock.protocol import commit, epoch, outage, processingtime, recover, scale, trust
 from penstock.protocol import upkeep as upkeep_decisions
@@ -204,12 +205,12 @@ MUTANTS_OF_PARTS = (
         "late rows are taken for new ones",
         ("tests/unit/operators/test_deduplicate.py",),
         (
-            deduplicate._Deduplicator,
+            deduplicate_operator.DeduplicateOperator,
             "_in_time",
             lambda _: (
                 lambda self, records: (
                     records,
-                    deduplicate.micros(records.batch.column(self._spec.event_time))[0],
+                    deduplicate_operator.micros(records.batch.column(self._spec.event_time))[0],
                     records.batch.slice(0, 0),
                 )
             ),
@@ -219,19 +220,19 @@ MUTANTS_OF_PARTS = (
         "duplicates-within",
         "a duplicate at the end of its span is kept",
         ("tests/unit/operators/test_deduplicate.py",),
-        (deduplicate, "_kept_within", _given(4, lambda within: within - 1)),
+        (deduplicate_operator, "_kept_within", _given(4, lambda within: within - 1)),
     ),
     part(
         "top-one-less",
         "the last rank is missing",
         ("tests/unit/operators/test_top_n.py",),
-        (top_n, "lists_of", _given(4, lambda count: count - 1)),
+        (top_rows, "lists_of", _given(4, lambda count: count - 1)),
     ),
     part(
         "top-repeats",
         "ranks that did not change are emitted again",
         ("tests/unit/operators/test_top_n.py",),
-        (top_n, "_changed", _returned(np.ones_like)),
+        (top_n_operator, "_changed", _returned(np.ones_like)),
     ),
     part(
         "timer-cancelled-fires",
@@ -268,13 +269,13 @@ MUTANTS_OF_PARTS = (
         "calls-forgotten",
         "calls that the barrier interrupted are not repeated",
         CALLS,
-        (calling.CallOperator, "unfinished", faulty.always([])),
+        (map_async_operator.CallOperator, "unfinished", faulty.always([])),
     ),
     part(
         "calls-overtake",
         "results of ordered calls leave as they come",
         CALLS,
-        (calling.CallOperator, "_leaving", faulty.leaving_unordered),
+        (map_async_operator.CallOperator, "_leaving", faulty.leaving_unordered),
     ),
     part("letters-lost", "dead letters are not written", LETTERS, (deadletters.Letters, "take", faulty.always([]))),
     part(

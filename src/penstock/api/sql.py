@@ -15,7 +15,7 @@ import pyarrow.types as pt
 from penstock.api.checks import check_columns
 from penstock.errors import PipelineError
 from penstock.graph.nodes import Node, SourceNode, schema_of
-from penstock.operators.failures.deadletters import OnError
+from penstock.operators.failures.careful import OnError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -34,15 +34,15 @@ from penstock.operators.aggregate.running import RunningAggregate
 from penstock.operators.base import OperatorSpec
 from penstock.operators.calls.event_loop import AsyncRowFunction
 from penstock.operators.calls.map_async import MapAsync
-from penstock.operators.deduplicate import Deduplicate
-from penstock.operators.failures.deadletters import OnError
+from penstock.operators.deduplicate.deduplicate import Deduplicate
+from penstock.operators.failures.careful import OnError
 from penstock.operators.join.join import How
 from penstock.operators.process.batch_process import BatchProcess, SliceProcess
 from penstock.operators.process.connect import ConnectProcess
 from penstock.operators.process.process import KeyedProcess, Process
 from penstock.operators.rowwise.passing import Pass
 from penstock.operators.rowwise.stateless import Filter, FlatMap, MapBatches, Predicate
-from penstock.operators.top_n import RunningTop
+from penstock.operators.top_n.top_n import RunningTop
 from penstock.operators.window.window_aggregate import Emit
 from penstock.operators.window.windows import RegularWindow, SessionWindow, Window
 from penstock.sinks.base import Sink

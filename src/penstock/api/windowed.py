@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from penstock.graph.nodes import schema_of
 from penstock.operators.aggregate.base import Aggregate
 from penstock.operators.aggregate.parts import by_name
-from penstock.operators.top_n import WINDOW_ROWS, WindowTop, top_rows
+from penstock.operators.top_n.top_n import WINDOW_ROWS, WindowTop
+from penstock.operators.top_n.top_rows import top_rows
 from penstock.operators.window.window_aggregate import WINDOW_END, WINDOW_START, Emit, WindowAggregate
 from penstock.operators.window.windows import Window
 

@@ -258,7 +258,7 @@ def _inherited_keys(spec: OperatorSpec, schema: pa.Schema) -> tuple[str, ...]:
 
     A column of that name may be of another type by now, which may be none that a key can have.
     """
-    keys = tuple(getattr(spec, "keys", ()))
+    keys = spec.output_keys
     kept = all(key in schema.names and supported_key_type(schema.field(key).type) for key in keys)
     return keys if kept else ()
 

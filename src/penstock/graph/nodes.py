@@ -79,17 +79,14 @@ def schema_of(node: Node) -> pa.Schema:
 
 
 def event_time_of(node: Node) -> str | None:
-    """The column with a stream's event time: the source's, as long as operators hand on a column of that name and type.
-
-    An operator that makes event times of its own, or none, says so by an attribute `event_time_column`.
-    """
+    """The column with a stream's event time: the source's, as long as operators hand on a column of that name and type,
+    unless an operator has an `own_time`."""
     match node:
         case SourceNode():
             return node.event_time
         case OperatorNode():
-            if hasattr(node.spec, "event_time_column"):
-                own: str | None = node.spec.event_time_column
-                return own
+            if node.spec.own_time is not None:
+                return node.spec.own_time.column
             return _inherited(schema_of(node), [part.node for part in node.inputs if not part.broadcast])
         case SideNode():
             return _inherited(schema_of(node), [part.node for part in node.operator.inputs if not part.broadcast])
@@ -109,8 +106,8 @@ def event_time_is_end(node: Node) -> bool:
         case SourceNode():
             return False
         case OperatorNode():
-            if getattr(node.spec, "event_time_column", None) is not None:
-                return bool(getattr(node.spec, "event_time_is_end", False))
+            if node.spec.own_time is not None and node.spec.own_time.column is not None:
+                return node.spec.own_time.is_end
             return any(event_time_is_end(part.node) for part in node.inputs if not part.broadcast)
         case SideNode():
             return any(event_time_is_end(part.node) for part in node.operator.inputs if not part.broadcast)

@@ -141,7 +141,7 @@ class Stage:
         """Whether no barrier stops it: it only hands rows of a source on to broadcast edges, which costs nothing, and
         records that arrived with them must not overtake them."""
         outputs = self.outputs
-        passing = all(node.spec.kind == "pass" for node in self.nodes)
+        passing = all(node.spec.does_nothing for node in self.nodes)
         return passing and not self.sinks and bool(outputs) and all(edge.broadcast for edge in outputs)
 
     @cached_property

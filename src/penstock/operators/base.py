@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -55,6 +55,21 @@ class Operator(Protocol):
     def finish(self) -> Iterator[Emitted]:
         """Called once, after the last slice of the epoch; writes all changes into the state."""
         ...
+
+    def counters(self) -> Mapping[str, int]:
+        """What was counted in this attempt for people, such as late rows, by name; asked once, after `finish`. Summed
+        up in the checkpoint."""
+        ...
+
+
+class OperatorDefaults:
+    """An operator that holds nothing back until the end of an epoch, and counts nothing."""
+
+    def finish(self) -> Iterator[Emitted]:
+        return iter(())
+
+    def counters(self) -> Mapping[str, int]:
+        return {}
 
 
 class TimedOperator(Operator, Protocol):
@@ -122,17 +137,14 @@ class HoldingOperator(Operator, Protocol):
         ...
 
 
-class CountingOperator(Protocol):
-    """An operator that counts things for people, such as late rows. Optional."""
+@dataclass(frozen=True, slots=True)
+class OwnTime:
+    """The event time of what an operator emits, where it is not that of its inputs."""
 
-    def counters(self) -> Mapping[str, int]:
-        """What was counted in this attempt, by name; asked once, after `finish`. Summed up in the checkpoint."""
-        ...
-
-
-def counters_of(operator: Operator) -> Mapping[str, int]:
-    """What an operator counted, if it counts."""
-    return cast("CountingOperator", operator).counters() if hasattr(operator, "counters") else {}
+    column: str | None
+    """None: the output has no event time."""
+    is_end: bool = False
+    """Whether it is the end of a window, which is the first moment after it."""
 
 
 class OperatorSpec(Protocol):
@@ -159,6 +171,17 @@ class OperatorSpec(Protocol):
     @property
     def broadcast_tables(self) -> frozenset[str]:
         """Those of `state_tables` that are the same in all subtasks, because only broadcast rows change them."""
+        ...
+
+    @property
+    def output_keys(self) -> tuple[str, ...]:
+        """The key that results belong to, by the columns that have it in the input: results that still have them stay
+        together behind the operator. Empty: results belong to no key."""
+        ...
+
+    @property
+    def own_time(self) -> OwnTime | None:
+        """The event time that the operator makes; None: that of its inputs, where the output has their column."""
         ...
 
     @property
@@ -190,6 +213,11 @@ class OperatorSpec(Protocol):
     @property
     def hands_on(self) -> bool:
         """Whether every row of its main output is one that came, unchanged: so it still has its key."""
+        ...
+
+    @property
+    def does_nothing(self) -> bool:
+        """Whether every row leaves as it came, which costs nothing."""
         ...
 
     @property
@@ -226,6 +254,14 @@ class SpecDefaults:
         return frozenset()
 
     @property
+    def output_keys(self) -> tuple[str, ...]:
+        return ()
+
+    @property
+    def own_time(self) -> OwnTime | None:
+        return None
+
+    @property
     def port_ranks(self) -> tuple[int, ...]:
         return ()
 
@@ -250,9 +286,23 @@ class SpecDefaults:
         return False
 
     @property
+    def does_nothing(self) -> bool:
+        return False
+
+    @property
     def emits_at_end(self) -> bool:
         return False
 
     @property
     def step_s_max(self) -> float:
         return 0.0
+
+
+class KeyedSpec(SpecDefaults):
+    """A spec whose results belong to the key of the rows they are made of."""
+
+    keys: tuple[str, ...]
+
+    @property
+    def output_keys(self) -> tuple[str, ...]:
+        return self.keys

@@ -1,9 +1,11 @@
-"""What an operator demands of its input columns, checked when the pipeline is built."""
+"""What an operator demands of its input columns, checked when the pipeline is built, and how it reads times."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.errors import PipelineError
@@ -84,3 +86,13 @@ def is_whole(value: object) -> bool:
 
 def is_number(value: object) -> bool:
     return isinstance(value, float) or is_whole(value)
+
+
+def micros(column: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """A timestamp column as microseconds since 1970, cut where it is finer, and where there is one."""
+    kind = column.type
+    if kind.unit != "us":
+        column = column.cast(pa.timestamp("us", kind.tz), safe=kind.unit != "ns")
+    known = ~column.is_null().to_numpy(zero_copy_only=False)
+    numbers = column.view(pa.int64())
+    return (numbers.fill_null(0) if column.null_count else numbers).to_numpy(), known

@@ -26,7 +26,7 @@ from penstock.inflight.live import LiveInputs, LiveRows, RowsWriter
 from penstock.inflight.reader import PrefetchingReader
 from penstock.inflight.segment import HASH_COLUMN, Apart, ExchangeWriter, SegmentWriter, edge_schema
 from penstock.inflight.watermarks import ChannelWatermarks
-from penstock.operators.base import HoldingOperator, Operator, OperatorContext, OperatorSpec, TimedOperator, counters_of
+from penstock.operators.base import HoldingOperator, OperatorContext, OperatorSpec, TimedOperator
 from penstock.operators.failures.deadletters import sample_of
 from penstock.protocol.ids import CheckpointId
 from penstock.protocol.keygroups import KeyGroupRange
@@ -48,6 +48,7 @@ from penstock.state.keyed import KeyedState
 from penstock.store.base import Store
 from penstock.subtask.barrier import Barrier
 from penstock.subtask.holding import HeldSteps
+from penstock.subtask.watchdog import Watched
 
 _NO_HASHES = np.empty(0, dtype=np.int64)
 
@@ -108,7 +109,7 @@ class _Stepped:
     barrier_delay_s: float
 
 
-class _Attempt:
+class _Attempt(Watched):
     """The open parts of one attempt: `closing` lets go of them in any case, `undo` removes what a failed one wrote."""
 
     def __init__(
@@ -129,7 +130,7 @@ class _Attempt:
         self._me = AttemptId(plan.checkpoint, plan.generation, mine.subtask, attempt)
         self._undo, self._closing, self._live, self._clock = undo, closing, live, clock
         self._states = {table.name: self._open_state(table) for table in stage.tables}
-        self._operators: list[Operator] = [node.spec.build(self._context(node.spec)) for node in stage.nodes]
+        self.operators = [node.spec.build(self._context(node.spec)) for node in stage.nodes]
         self._exchanges = {edge.name: self._open_exchange(edge) for edge in stage.outputs}
         self._dealers = {edge.name: Dealer(plan.max_parallelism, mine.groups.lo) for edge in stage.outputs}
         self._emitted = dict.fromkeys(self._exchanges, 0)
@@ -243,7 +244,7 @@ class _Attempt:
                 break
             records = as_records(taken, self._time)
             start = clock()
-            self._emit(0, self._operators[0].process(records), taken.arrival)
+            self._emit(0, self.operators[0].process(records), taken.arrival)
             self._slicers[taken.port].observe(records.rows, clock() - start)
             stopped = stopped or barrier.fired()
         delay_s = barrier.delay_s
@@ -258,7 +259,7 @@ class _Attempt:
             return self._time
 
         (channel,) = self.gate.channels
-        operator = cast("HoldingOperator", self._operators[0])
+        operator = cast("HoldingOperator", self.operators[0])
         self._closing.callback(operator.close)
         self._advance(barrier)
         steps = HeldSteps(channel, operator, partial(self._emit, 0), now)
@@ -283,7 +284,7 @@ class _Attempt:
     def _advance(self, barrier: Barrier) -> bool:
         """Lets the head operator do what is due; False when the barrier ended it."""
         if self._stage.head.timed:
-            operator = cast("TimedOperator", self._operators[0])
+            operator = cast("TimedOperator", self.operators[0])
             for emitted in operator.advance(self._time):
                 self._emit(0, iter((emitted,)))
                 if not isinstance(emitted, Side) and barrier.fired():
@@ -306,7 +307,7 @@ class _Attempt:
                 match target:
                     case ToOperator(downstream):
                         records = Records(batch, _NO_HASHES)
-                        self._emit(downstream, self._operators[downstream].process(records), arrival)
+                        self._emit(downstream, self.operators[downstream].process(records), arrival)
                     case ToEdge(edge):
                         self._exchanges[edge.name].write(self._with_hash(edge, batch), arrival)
                         self._emitted[edge.name] += batch.num_rows
@@ -355,7 +356,7 @@ class _Attempt:
 
     def finish(self) -> None:
         """Lets operators emit what they hold back until the end, upstream first."""
-        for index, operator in enumerate(self._operators):
+        for index, operator in enumerate(self.operators):
             self._emit(index, operator.finish())
 
     def report(
@@ -406,14 +407,14 @@ class _Attempt:
     def _due(self) -> Iterator[DueReport]:
         node = self._stage.nodes[0]
         if node.spec.timed:
-            due = cast("TimedOperator", self._operators[0]).next_due()
+            due = cast("TimedOperator", self.operators[0]).next_due()
             yield DueReport(operator=node.spec.name, event_time=due.event_time, processing_time=due.processing_time)
 
     def _counters(self) -> dict[str, int]:
         return {
             f"{node.spec.name}.{name}": count
-            for node, operator in zip(self._stage.nodes, self._operators, strict=True)
-            for name, count in counters_of(operator).items()
+            for node, operator in zip(self._stage.nodes, self.operators, strict=True)
+            for name, count in operator.counters().items()
             if count
         }
 

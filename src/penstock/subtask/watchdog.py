@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from types import FrameType, TracebackType
@@ -21,6 +21,7 @@ from typing import Self, TypeVar
 
 from penstock.errors import PenstockError
 from penstock.graph.stages import Stage
+from penstock.operators.base import Operator
 from penstock.protocol.hung import Stuck, encode_stuck
 from penstock.protocol.layout import STUCK, AttemptId, HungSign
 from penstock.protocol.plan import StagePlan
@@ -55,6 +56,12 @@ class Place:
     function: str | None
     values: dict[str, str]
     stack: list[str]
+
+
+class Watched:
+    """What steps operators, as it is found in the stack of a thread; without operators until it has built them."""
+
+    operators: Sequence[Operator] = ()
 
 
 class Watchdog:
@@ -195,12 +202,12 @@ def _users(frames: list[FrameType]) -> FrameType | None:
 
 def _operator(frames: list[FrameType]) -> int | None:
     """The innermost operator of the subtask whose code runs."""
-    operators: list[object] = []
+    operators: Sequence[Operator] = ()
     found = None
     for frame in frames:
         me = frame.f_locals.get("self")
-        if _module(frame) == "penstock.subtask.attempt":
-            operators = getattr(me, "_operators", operators)
+        if isinstance(me, Watched):
+            operators = me.operators
         found = next((number for number, one in enumerate(operators) if one is me), found)
     return found
 

@@ -266,7 +266,7 @@ def test_text_that_nobody_expected_to_read_stops_the_query_as_what_it_is(monkeyp
     def reading(*_: object, **__: object) -> None:
         b"\xff".decode()
 
-    monkeypatch.setattr("penstock.operators.rowwise.passing._Passing.process", reading)
+    monkeypatch.setattr("penstock.operators.rowwise.passing_operator.PassOperator.process", reading)
     with pytest.raises(SubtaskFailed, match=r"UnicodeDecodeError.*(?s:.*)subtask 0") as caught:
         Harness(source().union(source("other")), parallelism=1).feed(source=table())
     assert caught.value.cause == "a string column holds bytes that are not UTF-8"

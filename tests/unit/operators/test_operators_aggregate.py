@@ -20,7 +20,8 @@ from penstock.errors import OperatorFailed, PipelineError
 from penstock.operators.aggregate import functions as pen
 from penstock.operators.aggregate import gathered as held
 from penstock.operators.aggregate import parts as module
-from penstock.operators.aggregate.running import RunningAggregate, held_by
+from penstock.operators.aggregate.running import RunningAggregate
+from penstock.operators.aggregate.running_operator import held_by
 from penstock.operators.base import OperatorContext
 from penstock.records import MAIN_STATE, Records
 from tests.support.operator_harness import Hashes, Rows, few_hashes, hashes_of, one_hash, plain, plain_rows, run_epochs

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import PipelineError
-from penstock.operators.top_n import RunningTop, WindowTop, top_rows
+from penstock.operators.top_n.top_n import RunningTop, WindowTop
+from penstock.operators.top_n.top_rows import top_rows
 from penstock.operators.window.window_aggregate import WindowAggregate
 from penstock.operators.window.windows import RegularWindow
 from penstock.testing import Harness, stream_of

@@ -9,8 +9,9 @@ import pyarrow as pa
 import pytest
 
 import penstock as pen
-from penstock.operators.window.window_aggregate import LATE, WindowAggregate
+from penstock.operators.window.window_aggregate import WindowAggregate
 from penstock.operators.window.windows import RegularWindow, SessionWindow, Window
+from penstock.records import LATE
 from penstock.testing import Harness, stream_of
 from tests.support.window_harness import Epoch, Windows
 from tests.unit.operators.test_windows import batch_of

@@ -16,7 +16,7 @@ from penstock.protocol.hung import (
     tells_why,
 )
 from penstock.protocol.layout import STUCK, AttemptId, HungSign
-from penstock.subtask.watchdog import Place, Signs, Watchdog, place_of, stuck_at
+from penstock.subtask.watchdog import Place, Signs, Watchdog, Watched, place_of, stuck_at
 
 LIMIT_S = 0.05
 
@@ -85,10 +85,10 @@ def test_the_place_names_the_users_function_and_its_plain_values_only() -> None:
 
     ours: dict[str, Any] = {"__name__": "penstock.operators.some"}
     exec("class Operator:\n    def process(self, call):\n        call()", ours)
-    task: dict[str, Any] = {"__name__": "penstock.subtask.attempt"}
-    exec("class Attempt:\n    def step(self, call):\n        self._operators[1].process(call)", task)
+    task: dict[str, Any] = {"__name__": "penstock.subtask.attempt", "Watched": Watched}
+    exec("class Attempt(Watched):\n    def step(self, call):\n        self.operators[1].process(call)", task)
     attempt = task["Attempt"]()
-    attempt._operators = [ours["Operator"](), ours["Operator"]()]
+    attempt.operators = [ours["Operator"](), ours["Operator"]()]
     call = partial(work, {"user": 7, "odd": Secretive()}, Secretive())
     thread = threading.Thread(target=attempt.step, args=(call,))
     thread.start()

@@ -1,4 +1,4 @@
-"""Runs the calls of a `MapAsync`: which rows are begun, which are done, and in what order they leave.
+"""Runs the calls of a `MapAsync`, so many at once.
 
 The event loop's thread runs coroutines. It has some rows in reserve, so that one that ends makes room for the next at
 once; it tells the subtask's thread about each call that ended through a queue. All other bookkeeping belongs to the
@@ -8,48 +8,25 @@ subtask's thread.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import math
 import queue
 import random
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from statistics import median
 from typing import Any, NamedTuple, TypeAlias
 
-import numpy as np
 import pyarrow as pa
 
-from penstock.display import record_of
-from penstock.errors import OperatorFailed
-from penstock.operators.base import Unfinished
 from penstock.operators.calls.event_loop import AsyncRowFunction, event_loop
-from penstock.operators.failures.deadletters import Letters
-from penstock.operators.failures.failing import BadOutput, operator_failed
-from penstock.operators.values.convert import batch_of_rows, check_row, first_misfit, readable_rows
+from penstock.operators.values.convert import check_row
 from penstock.operators.values.copies import row_copier
-from penstock.protocol.ids import CheckpointId
-from penstock.records import Emitted, Records
 
 BACKOFF_S = 0.1
 BACKOFF_S_MAX = 10.0
 """Before retry k a call waits a random time up to `BACKOFF_S` * 2**k: callers that failed together come back apart."""
-SLICES = 16
-"""A slice has this part of the concurrency in rows: fewer, larger slices cost less per row."""
-RESERVE = 2
-"""This part of the concurrency waits for a call to end: enough until the subtask's thread has brought more."""
-HELD_MAX = 3
-"""Done rows that wait for an older one count, too: so many times the concurrency may be held in all."""
 GATHER_S = 0.005
 """How long calls that ended may wait for others, to be handled together."""
-LATENCIES = 101
-"""A usual call is the median of so many."""
-MARGIN = 1.1
-"""A call is not begun when less time is left than this many times a usual call: it would be abandoned."""
-ROUNDS = 2
-"""If a usual call takes longer than the epoch, calls have this many times as long, from the first one on."""
 
 
 Row: TypeAlias = "dict[str, Any]"
@@ -172,159 +149,3 @@ class Calls:
                     raise error from None
             await asyncio.sleep(random.uniform(0, min(BACKOFF_S * 2**attempt, BACKOFF_S_MAX)))
             attempt += 1
-
-
-@dataclass(slots=True)
-class _Slice:
-    """Rows that were begun together: those that still run, and what came out of those that are done."""
-
-    batch: pa.RecordBatch
-    arrival: CheckpointId | None
-    running: set[int]
-    results: dict[int, Row | Exception] = field(default_factory=dict)
-
-
-class CallOperator:
-    """One attempt's `HoldingOperator`."""
-
-    def __init__(
-        self,
-        name: str,
-        schema: pa.Schema,
-        calls: Calls,
-        letters: Letters | None,
-        *,
-        concurrency: int,
-        ordered: bool,
-        clock: Callable[[], float],
-    ) -> None:
-        self._name, self._schema = name, schema
-        self._calls, self._letters = calls, letters
-        self._concurrency, self._ordered, self._clock = concurrency, ordered, clock
-        self._slice_rows = max(1, concurrency // SLICES)
-        self._running_max = concurrency + max(1, concurrency // RESERVE)
-        self._slices: dict[int, _Slice] = {}
-        self._begun = self._running = self._held_rows = 0
-        self._begin_until = math.inf
-        self._first_begun_at = 0.0
-        self._latencies: deque[float] = deque(maxlen=LATENCIES)
-
-    # -- what goes on --------------------------------------------------------------------------------------------
-
-    @property
-    def held(self) -> Collection[int]:
-        return self._slices.keys()
-
-    @property
-    def busy(self) -> bool:
-        return self._running > 0
-
-    def room(self, left_s: float) -> int:
-        if not self._begun:
-            return 1  # alone in its slice, because the barrier waits for the first one
-        if self._latencies:
-            left_s -= MARGIN * median(self._latencies)
-        if left_s < 0:
-            return 0
-        self._begin_until = self._clock() + left_s
-        free = min(self._running_max - self._running, HELD_MAX * self._concurrency - self._held_rows)
-        return self._slice_rows if free >= self._slice_rows else 0
-
-    @property
-    def patience_s(self) -> float:
-        """Without end until the first slice is done, whatever others do: so no row is put off for ever."""
-        if 0 in self._slices:
-            return math.inf
-        usual_s = median(self._latencies) if self._latencies else 0.0
-        return self._first_begun_at + ROUNDS * usual_s - self._clock()
-
-    def process(self, records: Records) -> Iterator[Emitted]:
-        if not self._begun:
-            self._first_begun_at = self._clock()
-        self._slices[self._begun] = _Slice(records.batch, records.arrival, set(range(records.rows)))
-        self._calls.begin(self._begun, readable_rows(records.batch), self._begin_until)
-        self._begun += 1
-        self._running += records.rows
-        self._held_rows += records.rows
-        return iter(())
-
-    def collect(self, wait_s: float) -> Iterator[tuple[int | None, Emitted]]:
-        for ended in self._calls.ended(wait_s, min(self._slice_rows, self._running)):
-            self._running -= 1
-            self._latencies.append(ended.elapsed_s)
-            part = self._slices[ended.slice]
-            part.running.remove(ended.row)
-            part.results[ended.row] = self._checked(part, ended)
-        for arrival, leaving in itertools.groupby(self._leaving(), key=lambda place: place[0].arrival):
-            for emitted in self._emitted(list(leaving)):
-                yield arrival, emitted
-
-    def _emitted(self, leaving: list[tuple[_Slice, int, Row | Exception]]) -> Iterator[Emitted]:
-        good = [(part, row) for part, row, result in leaving if not isinstance(result, Exception)]
-        if good:
-            yield self._output(good, [result for _, _, result in leaving if not isinstance(result, Exception)])
-        if self._letters is not None:
-            self._letters.tried += len(leaving)
-            for part, row, result in leaving:
-                if isinstance(result, Exception):
-                    self._letters.add(part.batch, row, result)
-            yield from self._letters.take()
-
-    def counters(self) -> Mapping[str, int]:
-        return {} if self._letters is None else self._letters.counters()
-
-    def unfinished(self) -> list[Unfinished]:
-        self.close()
-        return [
-            Unfinished(number, np.arange(part.batch.num_rows) if self._ordered else np.array(sorted(part.running)))
-            for number, part in self._slices.items()
-        ]
-
-    def finish(self) -> Iterator[Emitted]:
-        return iter(())
-
-    def close(self) -> None:
-        self._calls.abandon()
-
-    # -- what comes out ------------------------------------------------------------------------------------------
-
-    def _checked(self, part: _Slice, ended: Ended) -> Row | Exception:
-        """What a call gave, unless that stops the query."""
-        if isinstance(ended.result, Exception) and self._letters is None:
-            raise self._failure(part, ended.row, ended.result)
-        return ended.result
-
-    def _failure(self, part: _Slice, row: int, error: Exception) -> OperatorFailed:
-        failure = operator_failed(self._name, error, record_of(part.batch, row))
-        failure.__cause__ = error
-        return failure
-
-    def _leaving(self) -> list[tuple[_Slice, int, Row | Exception]]:
-        """The rows that may leave now, in their order; slices of which nothing is left are forgotten."""
-        leaving: list[tuple[_Slice, int, Row | Exception]] = []
-        for number, part in list(self._slices.items()):
-            if self._ordered and part.running:
-                break
-            leaving += ((part, row, part.results[row]) for row in sorted(part.results))
-            part.results = {}
-            if not part.running:
-                del self._slices[number]
-        self._held_rows -= len(leaving)
-        return leaving
-
-    def _output(self, places: list[tuple[_Slice, int]], rows: list[Row]) -> pa.RecordBatch:
-        try:
-            return batch_of_rows(rows, self._schema)
-        except BadOutput as error:
-            if self._letters is None:
-                part, row = places[first_misfit(rows, self._schema)]
-                raise self._failure(part, row, error) from error
-        fitting = []
-        for (part, row), result in zip(places, rows, strict=True):
-            try:
-                batch_of_rows([result], self._schema)
-            except BadOutput as error:
-                self._letters.add(part.batch, row, error)
-            else:
-                fitting.append(result)
-        return batch_of_rows(fitting, self._schema)

@@ -15,10 +15,11 @@ import pyarrow as pa
 
 from penstock.errors import PipelineError
 from penstock.operators.base import Operator, OperatorContext
-from penstock.operators.calls.calling import BACKOFF_S_MAX, CallOperator, Calls
+from penstock.operators.calls.calling import BACKOFF_S_MAX, Calls
 from penstock.operators.calls.event_loop import AsyncFunction, AsyncRowFunction, opened
+from penstock.operators.calls.map_async_operator import CallOperator
 from penstock.operators.columns import is_whole
-from penstock.operators.failures.deadletters import CarefulSpec
+from penstock.operators.failures.careful import CarefulSpec
 from penstock.operators.failures.failing import operator_failed
 
 CONCURRENCY_MAX = 100_000

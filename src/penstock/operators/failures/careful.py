@@ -1,64 +1,49 @@
-"""An operator whose slices are all or nothing, made to pass over the rows that fail."""
+"""Operators that pass over records that fail, as the graph knows them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import cast
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal, TypeAlias
 
-from penstock.errors import OperatorFailed
-from penstock.operators.base import Operator, TimedOperator, counters_of
-from penstock.operators.failures.deadletters import Letters
-from penstock.records import Due, Emitted, Records, Time
+import pyarrow as pa
 
+from penstock.errors import PipelineError
+from penstock.operators.base import OperatorContext, SpecDefaults
+from penstock.operators.failures.deadletters import LETTER_SCHEMA, Letters
+from penstock.records import DEAD_LETTERS
 
-def careful(operator: Operator, letters: Letters | None) -> Operator:
-    """The operator itself, unless it has dead letters."""
-    return operator if letters is None else CarefulOperator(operator, letters)
-
-
-class CarefulOperator:
-    """Cuts a slice that fails into halves, in the order of arrival, down to single rows; these are dead letters.
-
-    A part that fails has changed nothing, so state is as if the failing rows had never come.
-    """
-
-    def __init__(self, operator: Operator, letters: Letters) -> None:
-        self._operator, self._letters = operator, letters
-
-    def process(self, records: Records) -> Iterator[Emitted]:
-        self._letters.tried += records.rows
-        waiting = [records]
-        while waiting:
-            part = waiting.pop()
-            try:
-                emitted = list(self._operator.process(part))
-            except OperatorFailed as failure:
-                if part.rows > 1:
-                    middle = part.rows // 2
-                    waiting += [part.slice(middle), part.slice(0, middle)]
-                else:
-                    self._letters.add(part.batch, 0, _cause(failure))
-            else:
-                yield from emitted
-        yield from self._letters.take()
-
-    def finish(self) -> Iterator[Emitted]:
-        return self._operator.finish()
-
-    def advance(self, time: Time) -> Iterator[Emitted]:
-        """Timers have no record to blame: what they raise stops the query."""
-        return cast("TimedOperator", self._operator).advance(time)
-
-    def next_due(self) -> Due:
-        return cast("TimedOperator", self._operator).next_due()
-
-    def counters(self) -> Mapping[str, int]:
-        return {**counters_of(self._operator), **self._letters.counters()}
+OnError: TypeAlias = Literal["stop", "dead_letter"]
 
 
-def _cause(failure: OperatorFailed) -> BaseException:
-    """What user code raised, or what is wrong with what it gave."""
-    cause = failure.__cause__
-    if cause is None:
-        return failure
-    return cause if type(cause).__name__ == failure.fields["exception"] else getattr(cause, "error", cause)
+@dataclass(frozen=True, kw_only=True, eq=False)  # subclasses say what makes them equal
+class CarefulSpec(SpecDefaults):
+    """A spec whose user says what to do with a record that fails."""
+
+    on_error: OnError = "stop"
+    event_time: str | None = None
+    """The input's column with it, for dead letters."""
+    watermarks: bool = True
+    """Whether they come with the input: else timers in event time never fire."""
+
+    def __post_init__(self) -> None:
+        check_on_error(self.on_error)
+
+    @property
+    def side_outputs(self) -> Mapping[str, pa.Schema]:
+        return MappingProxyType({DEAD_LETTERS: LETTER_SCHEMA} if self.on_error == "dead_letter" else {})
+
+    def letters(self, operator: str, context: OperatorContext) -> Letters | None:
+        """Where the failing records of an attempt go; None: the first of them stops the query."""
+        return Letters(operator, self.event_time, context) if self.on_error == "dead_letter" else None
+
+
+def check_on_error(on_error: object) -> None:
+    """Raises: `PipelineError`."""
+    if on_error not in ("stop", "dead_letter"):
+        raise PipelineError(
+            f"on_error={on_error!r}",
+            cause="there are two things to do with a record that fails",
+            next_step='write on_error="stop" (the default) or on_error="dead_letter"',
+        )

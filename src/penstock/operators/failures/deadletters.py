@@ -6,21 +6,16 @@ They leave by a side output, so they enter a checkpoint and a table exactly once
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import pyarrow as pa
 
 from penstock.display import RECORD_CHARS_MAX, shortened, text_of, whole_record
 from penstock.errors import PipelineError
-from penstock.operators.base import OperatorContext, SpecDefaults
+from penstock.operators.base import OperatorContext
 from penstock.operators.failures.failing import location
 from penstock.protocol.report import FAILED, TRIED
 from penstock.records import DEAD_LETTERS, Side
-
-OnError: TypeAlias = Literal["stop", "dead_letter"]
-
 
 _MOMENT = pa.timestamp("us", "UTC")
 LETTER_SCHEMA = pa.schema(
@@ -35,38 +30,6 @@ LETTER_SCHEMA = pa.schema(
         pa.field("checkpoint", pa.int64()),
     ]
 )
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)  # subclasses say what makes them equal
-class CarefulSpec(SpecDefaults):
-    """A spec whose user says what to do with a record that fails."""
-
-    on_error: OnError = "stop"
-    event_time: str | None = None
-    """The input's column with it, for dead letters."""
-    watermarks: bool = True
-    """Whether they come with the input: else timers in event time never fire."""
-
-    def __post_init__(self) -> None:
-        check_on_error(self.on_error)
-
-    @property
-    def side_outputs(self) -> Mapping[str, pa.Schema]:
-        return MappingProxyType({DEAD_LETTERS: LETTER_SCHEMA} if self.on_error == "dead_letter" else {})
-
-    def letters(self, operator: str, context: OperatorContext) -> Letters | None:
-        """Where the failing records of an attempt go; None: the first of them stops the query."""
-        return Letters(operator, self.event_time, context) if self.on_error == "dead_letter" else None
-
-
-def check_on_error(on_error: object) -> None:
-    """Raises: `PipelineError`."""
-    if on_error not in ("stop", "dead_letter"):
-        raise PipelineError(
-            f"on_error={on_error!r}",
-            cause="there are two things to do with a record that fails",
-            next_step='write on_error="stop" (the default) or on_error="dead_letter"',
-        )
 
 
 class Letters:

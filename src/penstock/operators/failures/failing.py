@@ -12,12 +12,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from penstock.display import (
-    record_of,
-    shortened,
-    text_of,
-    writable,
-)
+from penstock.display import record_of, shortened, text_of, writable
 from penstock.errors import OperatorFailed
 
 _MESSAGE_CHARS_MAX = 2_000

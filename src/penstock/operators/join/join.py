@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 import pyarrow as pa
 
 from penstock.errors import PipelineError
-from penstock.operators.base import Operator, OperatorContext, SpecDefaults
+from penstock.operators.base import Operator, OperatorContext, OwnTime, SpecDefaults
 from penstock.operators.columns import key_schema, refuse_doubles
 from penstock.operators.join.join_buffer import buffer_schema, deadline_schema, slot_shift
 from penstock.operators.join.join_operator import JoinOperator
@@ -85,9 +85,13 @@ class Join(SpecDefaults):
         return f"join/{slot_shift(self.upper - self.lower)}"
 
     @property
-    def keys(self) -> tuple[str, ...]:
+    def output_keys(self) -> tuple[str, ...]:
         """The key of the result, where both sides call it the same."""
         return self.left.keys if self.left.keys == self.right.keys else ()
+
+    @property
+    def own_time(self) -> OwnTime:
+        return OwnTime(self.event_time_column)
 
     @property
     def outer(self) -> tuple[bool, bool]:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.operators.base import OperatorContext
-from penstock.operators.deduplicate import micros
+from penstock.operators.columns import micros
 from penstock.operators.grouping import group_rows
 from penstock.operators.join.join_buffer import Buffered, JoinBuffer
 from penstock.records import NO_WATERMARK, Due, Emitted, Records, Side, Time
@@ -160,9 +160,9 @@ class JoinOperator:
             for name, column in zip(side.names, batch.columns, strict=True)
             if name
         ]
-        if self._spec.keys and port == 1:
+        if self._spec.output_keys and port == 1:
             # Both sides call the key the same; it is there whichever side the row came from.
-            for key in self._spec.keys:
+            for key in self._spec.output_keys:
                 columns[self._spec.left.schema.get_field_index(key)] = mine.column(mine.schema.get_field_index(key))
         if self._spec.event_time_column is not None:
             kind = self._spec.output_schema.field(self._spec.event_time_column).type

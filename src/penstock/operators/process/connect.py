@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import cached_property, partial
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -14,16 +13,14 @@ import pyarrow as pa
 
 from penstock.operators.base import Operator, OperatorContext, SpecDefaults
 from penstock.operators.columns import describe, key_schema, refuse_doubles
-from penstock.operators.failures.failing import batch_failed
-from penstock.operators.process.broadcast_state import BroadcastView, SharedMap, map_schema
+from penstock.operators.process.broadcast_state import map_schema
+from penstock.operators.process.connect_operator import ConnectOperator
 from penstock.operators.process.declare import Declaration, Method, Resolve
 from penstock.operators.process.process import RowOutput
-from penstock.operators.process.process_operator import Call, CodeShape, KeyedCode, opened, without_timers
+from penstock.operators.process.process_operator import CodeShape
 from penstock.operators.process.timers import TIMER_TABLES, TimerRules, Timers
-from penstock.operators.process.user_output import Misfit, RowCollector
-from penstock.operators.process.user_state import StateField, StateView
-from penstock.operators.values.convert import all_rows
-from penstock.records import Due, Emitted, Records, StateSchema, Time
+from penstock.operators.process.user_state import StateField
+from penstock.records import StateSchema
 
 
 class ConnectProcess:
@@ -148,18 +145,18 @@ class Connect(SpecDefaults):
         return "connect"
 
     @property
-    def keys(self) -> tuple[str, ...]:
+    def output_keys(self) -> tuple[str, ...]:
         return self.inputs[0].keys
 
     @cached_property
     def shape(self) -> CodeShape:
-        keys = key_schema(self.name, self.inputs[0].schema, self.keys)
+        keys = key_schema(self.name, self.inputs[0].schema, self.output_keys)
         rules = TimerRules(self.timed, self.watermarks)
         return CodeShape(self.name, keys, self.fields, self.output_schema, self.sides, rules)
 
     @property
     def state_tables(self) -> Mapping[str, StateSchema]:
-        own = self.shape.tables() if self.keys else {}
+        own = self.shape.tables() if self.output_keys else {}
         return {**own, **self.maps}
 
     @property
@@ -182,7 +179,7 @@ class Connect(SpecDefaults):
         )
 
     def build(self, context: OperatorContext) -> Operator:
-        return _ConnectOperator(self, context)
+        return ConnectOperator(self, context)
 
 
 def _input_names(declared: Declaration, inputs: Sequence[ConnectInput]) -> tuple[str, ...]:
@@ -226,84 +223,3 @@ def _check_inputs(
         declared.refuse(f"hold_back names {', '.join(unknown)}", f"name inputs with keys: {', '.join(keyed)}")
     if len(set(hold_back)) == len(keyed):
         declared.refuse("hold_back names all inputs", "leave the one out that is read first")
-
-
-class _ConnectOperator:
-    """One subtask attempt's instance of a `ConnectProcess`."""
-
-    def __init__(self, spec: Connect, context: OperatorContext) -> None:
-        self._spec = spec
-        self._maps = {name: SharedMap(name, schema, context.states[name]) for name, schema in spec.maps.items()}
-        function = opened(spec.name, spec.function)
-        calls = [partial(function.process, name) for name in spec.input_names]
-        self._calls: list[Call] = list(calls) if spec.takes_timers else [without_timers(call) for call in calls]
-        self._broadcast_calls = [partial(function.process_broadcast, name) for name in spec.input_names]
-        if spec.keys:
-            self._keyed = KeyedCode(spec.shape, context, function.on_timer if spec.timed else None, shared=self._maps)
-        self._view: type[StateView] = type("State", (StateView,), {"__slots__": (), **self._maps})
-
-    def process(self, records: Records) -> Iterator[Emitted]:
-        if not records.rows:
-            return iter(())
-        part = self._spec.inputs[records.port]
-        with self._failures_of_maps():
-            if part.broadcast:
-                self._take_broadcast(records)
-                return iter(())
-            if part.keys:
-                return self._keyed.run(self._calls[records.port], records, part.keys)
-            return self._run_unkeyed(records)
-
-    def finish(self) -> Iterator[Emitted]:
-        return self._keyed.finish() if self._spec.keys else iter(())
-
-    def advance(self, time: Time) -> Iterator[Emitted]:
-        fired = self._keyed.advance(time)
-        while True:
-            with self._failures_of_maps():
-                emitted = next(fired, None)
-            if emitted is None:
-                return
-            yield emitted
-
-    def next_due(self) -> Due:
-        return self._keyed.next_due()
-
-    @contextmanager
-    def _failures_of_maps(self) -> Iterator[None]:
-        """A map that could not be read ends the attempt as that, whatever user code made of it."""
-        try:
-            yield
-        finally:
-            for shared in self._maps.values():
-                if shared.failure is not None:
-                    raise shared.failure
-
-    def _take_broadcast(self, records: Records) -> None:
-        """All rows of the slice change the maps, or none does."""
-
-        def call(batch: pa.RecordBatch) -> BroadcastView:
-            view = BroadcastView(self._maps)
-            self._broadcast_calls[records.port](all_rows(batch), view)
-            return view
-
-        try:
-            for name, changes in call(records.batch).changes().items():
-                self._maps[name].changed(changes)
-        except Exception as error:
-            raise batch_failed(self._spec.name, records.batch, call, error) from error
-
-    def _run_unkeyed(self, records: Records) -> Iterator[Emitted]:
-        def call(batch: pa.RecordBatch) -> list[Emitted]:
-            out = RowCollector(self._spec.output_schema, self._spec.sides)
-            timers = Timers(records.time, records.hashes, TimerRules())
-            self._calls[records.port]({}, all_rows(batch), self._view(), out, timers)
-            try:
-                return list(out.emitted())
-            except Misfit as misfit:
-                raise misfit.error from misfit
-
-        try:
-            return iter(call(records.batch))
-        except Exception as error:
-            raise batch_failed(self._spec.name, records.batch, call, error) from error

@@ -12,10 +12,10 @@ from typing import Any, ClassVar, Protocol
 import pyarrow as pa
 
 from penstock.errors import PipelineError
-from penstock.operators.base import Operator, OperatorContext
+from penstock.operators.base import KeyedSpec, Operator, OperatorContext
 from penstock.operators.columns import key_schema
-from penstock.operators.failures.careful import careful
-from penstock.operators.failures.deadletters import CarefulSpec
+from penstock.operators.failures.careful import CarefulSpec
+from penstock.operators.failures.careful_operator import careful
 from penstock.operators.process.declare import Declaration, Method, Resolve
 from penstock.operators.process.process_operator import CodeShape, ProcessOperator
 from penstock.operators.process.timers import TimerRules, Timers
@@ -75,7 +75,7 @@ _ON_TIMER = Method("on_timer", (6,), "on_timer(self, key, time, state, out, time
 
 
 @dataclass(frozen=True)
-class Process(CarefulSpec):
+class Process(KeyedSpec, CarefulSpec):
     """A `KeyedProcess` with its types resolved; use `declare` to make one."""
 
     name: str

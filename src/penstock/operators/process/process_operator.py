@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from penstock.display import record_of
 from penstock.errors import OperatorFailed
-from penstock.operators.base import OperatorContext
+from penstock.operators.base import OperatorContext, OperatorDefaults
 from penstock.operators.failures.failing import operator_failed
 from penstock.operators.grouping import group_rows
 from penstock.operators.process.firing import NAME, TIME, Firing, OnTimer
@@ -65,7 +65,7 @@ class CodeShape:
         return {**own, **(timer_tables(self.keys) if self.timers.fire else {})}
 
 
-class ProcessOperator:
+class ProcessOperator(OperatorDefaults):
     """One subtask attempt's instance of a `KeyedProcess`."""
 
     def __init__(self, spec: Process, context: OperatorContext, *, blames: bool = True) -> None:

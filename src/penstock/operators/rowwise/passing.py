@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from penstock.operators.base import Operator, OperatorContext, SpecDefaults
-from penstock.records import Records
+from penstock.operators.rowwise.passing_operator import PassOperator
 
 
 @dataclass(frozen=True)
@@ -26,14 +25,10 @@ class Pass(SpecDefaults):
     def hands_on(self) -> bool:
         return True
 
+    @property
+    def does_nothing(self) -> bool:
+        return True
+
     def build(self, context: OperatorContext) -> Operator:
         del context
-        return _Passing()
-
-
-class _Passing:
-    def process(self, records: Records) -> Iterator[pa.RecordBatch]:
-        yield records.batch
-
-    def finish(self) -> Iterator[pa.RecordBatch]:
-        return iter(())
+        return PassOperator()

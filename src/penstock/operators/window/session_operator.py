@@ -8,6 +8,7 @@ timer per pane, not one per row.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +20,7 @@ from penstock.operators.window.closing import Closing, Step
 from penstock.operators.window.lateness import split_late
 from penstock.operators.window.pane_progress import NEVER, PROGRESS_STATE, Progress
 from penstock.operators.window.panes import Hashes, PaneIndex
+from penstock.operators.window.results import Results
 from penstock.operators.window.session_state import (
     TIMERS_STATE,
     Packed,
@@ -29,13 +31,15 @@ from penstock.operators.window.session_state import (
     sessions_of,
     unpack,
 )
-from penstock.operators.window.window_aggregate import LATE, Results, WindowAggregate
 from penstock.operators.window.windows import Micros, RegularWindow, SessionWindow
 from penstock.protocol.keygroups import groups_of
-from penstock.records import MAIN_STATE, NO_WATERMARK, Due, Emitted, Records, Time
+from penstock.records import LATE, MAIN_STATE, NO_WATERMARK, Due, Emitted, Records, Time
 from penstock.state.keys import normalise_keys
 from penstock.state.layout import groups_of_orders
 from penstock.state.ranges import Entries
+
+if TYPE_CHECKING:
+    from penstock.operators.window.window_aggregate import WindowAggregate
 
 _PANES_PER_GAP = 16
 # Pending sessions are merged once they are so many, and twice what the last time left.

@@ -9,32 +9,32 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, Protocol
+from typing import Literal
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
 from penstock.errors import PipelineError
 from penstock.operators.aggregate.accumulators import Accumulator
 from penstock.operators.aggregate.base import Aggregate
-from penstock.operators.aggregate.parts import Part, Reducer, bind_all, state_fields
-from penstock.operators.base import CountingOperator, OperatorContext, SpecDefaults, TimedOperator
+from penstock.operators.aggregate.parts import bind_all, state_fields
+from penstock.operators.base import KeyedSpec, OperatorContext, OwnTime, TimedOperator
 from penstock.operators.columns import key_schema, refuse_doubles, require_column
 from penstock.operators.window.pane_progress import PROGRESS_SCHEMA, PROGRESS_STATE
 from penstock.operators.window.panes import PANE_FIELD
+from penstock.operators.window.session_operator import SessionOperator
 from penstock.operators.window.session_state import TIMER_FIELDS, TIMERS_STATE, session_fields
-from penstock.operators.window.windows import Micros, SessionWindow, Window
-from penstock.records import MAIN_STATE, Side, StateSchema
+from penstock.operators.window.window_operator import RegularWindowOperator
+from penstock.operators.window.windows import SessionWindow, Window
+from penstock.records import LATE, MAIN_STATE, Side, StateSchema
 
 Emit = Literal["on_close", "on_update"]
 
-LATE = "late"
 WINDOW_START, WINDOW_END = "window_start", "window_end"
 
 
 @dataclass(frozen=True)
-class WindowAggregate(SpecDefaults):
+class WindowAggregate(KeyedSpec):
     """Aggregates of the rows of a key in a window, by output column.
 
     `time_shift` is taken off each event time: 1 for results of windows, whose event time is their end.
@@ -114,13 +114,9 @@ class WindowAggregate(SpecDefaults):
         return pa.schema([*key_schema(self.name, self.input_schema, self.keys), *bounds, *results])
 
     @property
-    def event_time_column(self) -> str:
+    def own_time(self) -> OwnTime:
         """Results leave before the watermark passes their window's end, so that end never makes them late."""
-        return WINDOW_END
-
-    @property
-    def event_time_is_end(self) -> bool:
-        return True
+        return OwnTime(WINDOW_END, is_end=True)
 
     @property
     def side_outputs(self) -> Mapping[str, pa.Schema]:
@@ -159,36 +155,7 @@ class WindowAggregate(SpecDefaults):
     def emits_at_end(self) -> bool:
         return True
 
-    def build(self, context: OperatorContext) -> WindowOperator:
+    def build(self, context: OperatorContext) -> TimedOperator:
         if isinstance(self.window, SessionWindow):
-            from penstock.operators.window.session_operator import SessionOperator
-
             return SessionOperator(self, self.window, context)
-        from penstock.operators.window.window_operator import RegularWindowOperator
-
         return RegularWindowOperator(self, self.window, context)
-
-
-class WindowOperator(TimedOperator, CountingOperator, Protocol):
-    """Windows in a subtask; counts late rows."""
-
-
-class Results:
-    """Makes output rows of parts."""
-
-    def __init__(self, spec: WindowAggregate, reducer: Reducer) -> None:
-        self._schema = spec.output_schema
-        self._time_type = spec.time_type
-        self._key_count = len(spec.keys)
-        self._reducer = reducer
-        self.nothing = pa.RecordBatch.from_arrays(
-            [pa.array([], field.type) for field in self._schema], schema=self._schema
-        )
-
-    def of(self, part: Part, starts: Micros, ends: Micros) -> pa.RecordBatch:
-        """`part` has the key columns first; each row has a window."""
-        if not part.rows:
-            return self.nothing
-        bounds = [pa.array(np.ascontiguousarray(times)).view(self._time_type) for times in (starts, ends)]
-        arrays = [*part.keys.columns[: self._key_count], *bounds, *self._reducer.results(part)]
-        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)

@@ -7,6 +7,7 @@ the epoch ends. Closing goes in bounded steps; each leaves state and `Progress` 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -19,11 +20,14 @@ from penstock.operators.window.closing import Closed, Closing
 from penstock.operators.window.lateness import split_late
 from penstock.operators.window.pane_progress import NEVER, PROGRESS_STATE, Progress
 from penstock.operators.window.panes import Hashes, PaneIndex
-from penstock.operators.window.window_aggregate import LATE, Results, WindowAggregate
+from penstock.operators.window.results import Results
 from penstock.operators.window.windows import Micros, RegularWindow
 from penstock.protocol.keygroups import groups_of
-from penstock.records import MAIN_STATE, NO_WATERMARK, Due, Emitted, Records, Time
+from penstock.records import LATE, MAIN_STATE, NO_WATERMARK, Due, Emitted, Records, Time
 from penstock.state.keys import Flags, normalise_keys
+
+if TYPE_CHECKING:
+    from penstock.operators.window.window_aggregate import WindowAggregate
 
 # Before every event time, and far enough from the smallest number to be reckoned with.
 _LONG_AGO = NO_WATERMARK // 2

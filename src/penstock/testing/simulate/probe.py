@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.operators.base import Operator, OperatorContext, SpecDefaults
+from penstock.operators.base import KeyedSpec, Operator, OperatorContext, OperatorDefaults
 from penstock.operators.process.connect import ConnectProcess
 from penstock.operators.process.declare import broadcast_map
 from penstock.records import Due, Records, Time
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class WatermarkProbe(SpecDefaults):
+class WatermarkProbe(KeyedSpec):
     """Hands rows on, and checks that none of them is late: their sources deliver none that are."""
 
     name: str
@@ -40,7 +40,7 @@ class WatermarkProbe(SpecDefaults):
         return _Probing(self.world)
 
 
-class _Probing:
+class _Probing(OperatorDefaults):
     def __init__(self, world: World) -> None:
         self._world = world
         self._before: np.ndarray[Any, np.dtype[np.int64]] | None = None
@@ -55,9 +55,6 @@ class _Probing:
                 f"watermark: id {records.batch.column('id')[late]} of {times[late]} comes at {watermarks[late]}"
             )
         yield records.batch
-
-    def finish(self) -> Iterator[pa.RecordBatch]:
-        return iter(())
 
     def advance(self, time: Time) -> Iterator[pa.RecordBatch]:
         if self._before is not None and (time.watermarks < self._before).any():

@@ -1,69 +1,31 @@
-"""The first row of each key, at once; later ones are dropped, for ever or within a span of event time.
-
-With a span the rule is about event times alone: a row is a duplicate if its key has a kept row before it in the order
-of arrival whose event time plus the span is not before its own. Rows behind the watermark cannot be judged any more and
-leave as late ones. So forgetting a key once the watermark has passed its span changes no result.
-"""
+"""Keeps the first row of each key, and says until when later ones are its duplicates."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.hashing import hash_columns
-from penstock.operators.base import Operator, OperatorContext, SpecDefaults
-from penstock.operators.columns import key_schema
+from penstock.operators.base import OperatorContext
+from penstock.operators.columns import micros
 from penstock.operators.grouping import group_rows
 from penstock.protocol.keygroups import regrouped
-from penstock.records import MAIN_STATE, Emitted, Records, Side, StateSchema
+from penstock.records import LATE, Emitted, Records, Side
 from penstock.state.keys import Flags, Rows, normalise_keys
 
-LATE = "late"
-_UNTIL = "until"
+if TYPE_CHECKING:
+    from penstock.operators.deduplicate.deduplicate import Deduplicate
+
+UNTIL = "until"
 
 
-@dataclass(frozen=True)
-class Deduplicate(SpecDefaults):
-    """Rows in, the first of each key out. `columns` are the keys, and what else tells records apart."""
+class DeduplicateOperator:
+    """One subtask attempt's rows that came first."""
 
-    name: str
-    output_schema: pa.Schema
-    keys: tuple[str, ...]
-    columns: tuple[str, ...]
-    event_time: str | None = None
-    within_us: int | None = None
-
-    @property
-    def kind(self) -> str:
-        """A checkpoint must know whether keys are kept for ever: what is stored means something else without a span.
-
-        Another span fits: keys that are there keep the span they were stored with.
-        """
-        return "deduplicate" if self.within_us is None else "deduplicate/within"
-
-    @property
-    def hands_on(self) -> bool:
-        return True
-
-    @property
-    def side_outputs(self) -> Mapping[str, pa.Schema]:
-        return MappingProxyType({LATE: self.output_schema} if self.within_us is not None else {})
-
-    @property
-    def state_tables(self) -> Mapping[str, StateSchema]:
-        values = pa.schema([(_UNTIL, pa.int64())])
-        return {MAIN_STATE: StateSchema(key_schema(self.name, self.output_schema, self.columns), values)}
-
-    def build(self, context: OperatorContext) -> Operator:
-        return _Deduplicator(self, context)
-
-
-class _Deduplicator:
     def __init__(self, spec: Deduplicate, context: OperatorContext) -> None:
         self._spec, self._state = spec, context.state
         self._max_parallelism = context.max_parallelism
@@ -83,7 +45,7 @@ class _Deduplicator:
 
     def finish(self) -> Iterator[Emitted]:
         if self._spec.within_us is not None and self._watermarks is not None:
-            self._state.expire(_UNTIL, self._watermarks)
+            self._state.expire(UNTIL, self._watermarks)
         return iter(())
 
     def counters(self) -> Mapping[str, int]:
@@ -122,7 +84,7 @@ class _Deduplicator:
             kept = np.flatnonzero(until != before)
             until = until[kept]
         if len(kept):
-            stored = pa.RecordBatch.from_arrays([pa.array(until)], [_UNTIL])
+            stored = pa.RecordBatch.from_arrays([pa.array(until)], [UNTIL])
             self._state.update(hashes[kept], keys.take(pa.array(kept)), stored)
         return np.sort(rows)
 
@@ -152,13 +114,3 @@ def _kept_within(
         kept.append(chosen)
         until[keys[first]] = ordered[chosen] + within_us
         after[keys[first]] = chosen + 1
-
-
-def micros(column: pa.Array) -> tuple[npt.NDArray[np.int64], Flags]:
-    """A timestamp column as microseconds since 1970, cut where it is finer, and where there is one."""
-    kind = column.type
-    if kind.unit != "us":
-        column = column.cast(pa.timestamp("us", kind.tz), safe=kind.unit != "ns")
-    known = ~column.is_null().to_numpy(zero_copy_only=False)
-    numbers = column.view(pa.int64())
-    return (numbers.fill_null(0) if column.null_count else numbers).to_numpy(), known

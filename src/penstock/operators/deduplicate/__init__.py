@@ -1,0 +1,1 @@
+"""The first row of each key."""

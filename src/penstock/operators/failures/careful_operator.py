@@ -1,0 +1,64 @@
+"""An operator whose slices are all or nothing, made to pass over the rows that fail."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import cast
+
+from penstock.errors import OperatorFailed
+from penstock.operators.base import Operator, TimedOperator
+from penstock.operators.failures.deadletters import Letters
+from penstock.records import Due, Emitted, Records, Time
+
+
+def careful(operator: Operator, letters: Letters | None) -> Operator:
+    """The operator itself, unless it has dead letters."""
+    return operator if letters is None else CarefulOperator(operator, letters)
+
+
+class CarefulOperator:
+    """Cuts a slice that fails into halves, in the order of arrival, down to single rows; these are dead letters.
+
+    A part that fails has changed nothing, so state is as if the failing rows had never come.
+    """
+
+    def __init__(self, operator: Operator, letters: Letters) -> None:
+        self._operator, self._letters = operator, letters
+
+    def process(self, records: Records) -> Iterator[Emitted]:
+        self._letters.tried += records.rows
+        waiting = [records]
+        while waiting:
+            part = waiting.pop()
+            try:
+                emitted = list(self._operator.process(part))
+            except OperatorFailed as failure:
+                if part.rows > 1:
+                    middle = part.rows // 2
+                    waiting += [part.slice(middle), part.slice(0, middle)]
+                else:
+                    self._letters.add(part.batch, 0, _cause(failure))
+            else:
+                yield from emitted
+        yield from self._letters.take()
+
+    def finish(self) -> Iterator[Emitted]:
+        return self._operator.finish()
+
+    def advance(self, time: Time) -> Iterator[Emitted]:
+        """Timers have no record to blame: what they raise stops the query."""
+        return cast("TimedOperator", self._operator).advance(time)
+
+    def next_due(self) -> Due:
+        return cast("TimedOperator", self._operator).next_due()
+
+    def counters(self) -> Mapping[str, int]:
+        return {**self._operator.counters(), **self._letters.counters()}
+
+
+def _cause(failure: OperatorFailed) -> BaseException:
+    """What user code raised, or what is wrong with what it gave."""
+    cause = failure.__cause__
+    if cause is None:
+        return failure
+    return cause if type(cause).__name__ == failure.fields["exception"] else getattr(cause, "error", cause)

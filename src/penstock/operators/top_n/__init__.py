@@ -1,0 +1,1 @@
+"""The n best rows of each key, running or per window."""
