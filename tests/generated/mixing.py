@@ -5,7 +5,7 @@ A row of an unkeyed edge is in the lane of its Spark partition, whose number mea
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from random import Random
 
@@ -24,6 +24,7 @@ from penstock.protocol.keygroups import groups_of
 from penstock.protocol.report import SubtaskReport
 from penstock.subtask.attempt import run_subtask
 from penstock.testing import harness
+from penstock.testing.batch import tables_of
 from tests.generated.program import Schedule
 
 PART = "part"
@@ -57,7 +58,7 @@ class Mixing(harness._Stepped):
         assert self.schedule is not None
         assert job.batch is not None
         seed = self.schedule.seed
-        numbers = _partition_numbers(job.batch.frame, Random(f"{seed} {job.batch.batch_id}"))
+        numbers = _partition_numbers(tables_of(job.batch), Random(f"{seed} {job.batch.batch_id}"))
         blocks = [_block(job, subtask, source, part, number) for (source, part), number in numbers.items()]
         Random(f"{seed} {job.stage.name} {subtask} {attempt}").shuffle(blocks)
         return _cut(pa.concat_tables(blocks), self.schedule.batch_rows)
@@ -69,24 +70,22 @@ def _inputs(stream: CountedStream, job: StageJob, bytes_max: int) -> LiveInputs:
     return LiveInputs.single(stream, names[0]) if len(names) == 1 else LiveInputs.mixed(stream, names, bytes_max)
 
 
-def _partition_numbers(frame: object, chance: Random) -> dict[tuple[str, int], int]:
+def _partition_numbers(tables: Mapping[str, pa.Table], chance: Random) -> dict[tuple[str, int], int]:
     """The number of Spark's partition, by source and what the rows call it."""
-    assert isinstance(frame, dict)
-    parts = [(source, part) for source, rows in frame.items() for part in rows.column(PART).unique().to_pylist()]
+    parts = [(source, part) for source, rows in tables.items() for part in rows.column(PART).unique().to_pylist()]
     numbers = chance.sample(range(len(parts) + 3), len(parts))
-    return dict(zip(parts, numbers, strict=True)) or {(source, 0): 0 for source in frame}
+    return dict(zip(parts, numbers, strict=True)) or {(source, 0): 0 for source in tables}
 
 
 def _block(job: StageJob, subtask: int, source: str, part: int, number: int) -> pa.Table:
     """What one of Spark's partitions has for a subtask."""
     assert job.batch is not None
-    frame, edges, plan = job.batch.frame, job.stage.source_inputs, job.plan
-    assert isinstance(frame, dict)
-    rows = frame[source].filter(pa.compute.equal(frame[source].column(PART), part)).combine_chunks()
-    schemas = [frame[edge.producer].schema for edge in edges]
+    tables, edges, plan = tables_of(job.batch), job.stage.source_inputs, job.plan
+    rows = tables[source].filter(pa.compute.equal(tables[source].column(PART), part)).combine_chunks()
+    schemas = [tables[edge.producer].schema for edge in edges]
     pieces, places = [], []
     for port, edge in enumerate(edges):
-        mine = rows if edge.producer == source else frame[edge.producer].slice(0, 0)
+        mine = rows if edge.producer == source else tables[edge.producer].slice(0, 0)
         hashes = _hashes(mine, edge, number, plan.max_parallelism)
         wanted = groups_of(hashes, plan.max_parallelism) * plan.parallelism // plan.max_parallelism == subtask
         place = np.flatnonzero(wanted)

@@ -18,9 +18,9 @@ from pyspark.sql import functions as F
 
 import penstock as pen
 from benchmarks.session import with_settings
-from penstock.spark import worker
 from penstock.spark.quirks import logfiles, workerpool
-from penstock.spark.reports import FETCHED_MAX
+from penstock.spark.quirks.streamrdd import FETCHED_MAX
+from penstock.spark.stage_job import plan_property
 from tests.support.spark_streams import (
     NUMBERED,
     Slow,
@@ -379,7 +379,7 @@ def test_values_of_all_types_pass_unchanged_through_segments_user_code_and_table
 
 
 def test_a_long_plan_travels_compressed(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "PLAIN_PLAN_BYTES_MAX", 0)
+    monkeypatch.setattr(plan_property, "PLAIN_PLAN_BYTES_MAX", 0)
     write_files(tmp_path / "in", numbered(50, 2))
     output = pen.read(stream(spark, tmp_path / "in")).key_by("user").process(Slow, name="slow").write(paimon(tmp_path))
     finish(output, checkpoint=tmp_path / "checkpoint", parallelism=2)

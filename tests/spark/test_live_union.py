@@ -16,8 +16,9 @@ from pyspark.sql import SparkSession
 import penstock as pen
 from penstock.errors import ConservationError
 from penstock.inflight.live import LiveInputs
-from penstock.spark import counts
-from penstock.spark.reports import FETCHED_MAX
+from penstock.spark.quirks.exchangecounts import ExchangeCounts
+from penstock.spark.quirks.streamrdd import FETCHED_MAX
+from penstock.spark.stage_job import counts
 from tests.support.spark_streams import NUMBERED, epochs, finish, numbered, paimon, rows_in, stream, write_files
 
 SIZED = "user bigint, number bigint, pad binary"
@@ -174,13 +175,13 @@ def test_a_reader_that_overlooks_rows_stops_the_query(spark: SparkSession, tmp_p
 def test_rows_that_only_spark_knows_of_stop_the_query(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: int
 ) -> None:
-    of = counts.ExchangeCounts.of
+    of = ExchangeCounts.of
 
-    def other(self: counts.ExchangeCounts, plan: Any, name: str) -> int | None:
+    def other(self: ExchangeCounts, plan: Any, name: str) -> int | None:
         found = of(self, plan, name)
         return None if found is None else found + missing
 
-    monkeypatch.setattr(counts.ExchangeCounts, "of", other)
+    monkeypatch.setattr(ExchangeCounts, "of", other)
     left, right = two_sources(spark, tmp_path, 100)
     with pytest.raises(ConservationError, match=f"{200 + missing} live rows handed over by the cluster, 200 delivered"):
         finish(left.union(right).write(paimon(tmp_path)), checkpoint=tmp_path / "ckpt", parallelism=2)

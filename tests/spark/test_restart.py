@@ -18,7 +18,7 @@ from penstock.errors import PenstockError, SourceMismatch, TablePositionMismatch
 from penstock.observe.events import Event
 from penstock.protocol.ids import CheckpointId
 from penstock.sinks.paimon.open import open_table
-from penstock.spark.live import LivePlan
+from penstock.spark.stage_job.stream import PlannedAhead
 from penstock.store import open_store
 from tests.support.spark_streams import (
     Milestone,
@@ -90,14 +90,14 @@ def test_a_stream_that_cannot_be_started_anew_for_a_rescale_ends_the_query_and_l
 ) -> None:
     """B2, B12."""
     write_files(tmp_path / "in", numbered(100, 6))
-    applied = LivePlan.applied_to
+    applied = PlannedAhead.applied_to
 
-    def fails_at_three(plan: LivePlan, *arguments: Any) -> DataFrame:
+    def fails_at_three(plan: PlannedAhead, rows: DataFrame) -> DataFrame:
         if plan.parallelism == 3:
             raise RuntimeError("the catalog is gone")
-        return applied(plan, *arguments)
+        return applied(plan, rows)
 
-    monkeypatch.setattr(LivePlan, "applied_to", fails_at_three)
+    monkeypatch.setattr(PlannedAhead, "applied_to", fails_at_three)
     begun = Milestone(lambda event: True)
     options: dict[str, Any] = {"parallelism": 2, "epoch": "2 s", "trigger": "available_now"}
     query = slow_output(spark, tmp_path).start(tmp_path / "checkpoint", on_event=begun, **options)

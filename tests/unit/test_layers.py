@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import ast
+import re
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
-from tests.unit.test_architecture import PACKAGE, SRC, imports_of, module_name
+from tests.unit.test_architecture import PACKAGE, SRC, imports_of, module_name, within
 
 LEAVES = frozenset({"protocol", "text", "version", "errors", "units", "records", "hashing", "slices", "display"})
 """What everybody may import: values and functions that know nothing of the rest."""
@@ -134,3 +137,68 @@ def test_every_package_says_what_lives_in_it() -> None:
         if any(folder.glob("*.py")) and not ast.get_docstring(ast.parse((folder / "__init__.py").read_text()))
     ]
     assert silent == []
+
+
+SPARK = PACKAGE / "spark"
+FACES = {"penstock.spark.stage_job.jobs", "penstock.spark.stage_job.run"}
+"""What the rest of `spark` may import of the package that owns stage jobs."""
+
+
+def test_stage_jobs_are_reached_by_their_two_faces_alone() -> None:
+    inside = [
+        f"{path.relative_to(SRC)}:{found.line} imports {found.module}"
+        for path in PACKAGE.rglob("*.py")
+        if SPARK / "stage_job" not in path.parents
+        for found in imports_of(path.read_text(), module_name(path))
+        if found.module.startswith("penstock.spark.stage_job.") and not within(found.module, FACES)
+    ]
+    assert inside == []
+
+
+def test_what_runs_in_workers_imports_nothing_that_only_the_driver_needs() -> None:
+    code = "import sys, penstock.spark.stage_job.worker; print(*sorted(sys.modules))"
+    loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
+    ours = {module for module in loaded if within(module, {"penstock.spark.stage_job", "penstock.engine"})}
+    assert ours == {
+        "penstock.engine",
+        "penstock.engine.options",
+        "penstock.spark.stage_job",
+        "penstock.spark.stage_job.plan_property",
+        "penstock.spark.stage_job.worker",
+    }
+
+
+QUIRKS = sorted(path for path in (SPARK / "quirks").glob("*.py") if path.stem != "__init__")
+
+
+@pytest.mark.parametrize("path", QUIRKS, ids=lambda path: path.stem)
+def test_a_quirk_gives_its_reason_and_the_version_of_spark_it_was_seen_in(path: Path) -> None:
+    habit, *reason, seen = (ast.get_docstring(ast.parse(path.read_text())) or "").split("\n\n")
+    assert habit
+    assert reason
+    assert re.match(r"Seen in Spark \d+\.\d+\.\d+", seen)
+
+
+def private_names(source: str) -> list[int]:
+    """Lines that read a name with an underscore of anything but `self` and `cls`."""
+    return [
+        node.lineno
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Attribute)
+        and re.match(r"_[^_]", node.attr)
+        and ast.unparse(node.value) not in {"self", "cls"}
+    ]
+
+
+def test_private_names_of_spark_are_touched_in_quirks_alone() -> None:
+    elsewhere = [
+        f"{path.relative_to(SRC)}:{line}"
+        for path in SPARK.rglob("*.py")
+        if path not in QUIRKS
+        for line in private_names(path.read_text())
+    ]
+    assert elsewhere == []
+
+
+def test_a_private_name_is_noticed() -> None:
+    assert private_names("class A:\n    def f(self):\n        return self._x._jdf\n") == [3]

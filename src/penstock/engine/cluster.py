@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from penstock.graph.stages import Stage
@@ -12,16 +12,23 @@ from penstock.protocol.plan import StagePlan
 from penstock.protocol.report import SubtaskReport
 
 
+class MicroBatch(Protocol):
+    """What is in a micro-batch; only the cluster that belongs to the feed can read it."""
+
+    @property
+    def planned_for(self) -> Mapping[str, int]:
+        """Stages that can take it with this many subtasks only, because their work was planned ahead."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class OfferedBatch:
-    """A micro-batch that Structured Streaming hands over: `frame` is what the cluster knows to read."""
+    """A micro-batch that Structured Streaming hands over."""
 
     batch_id: BatchId
-    frame: object
+    content: MicroBatch
     offsets_digest: str | None
     query_id: str | None
-    planned_for: Mapping[str, int] = field(default_factory=dict)
-    """Stages that can take it with this many subtasks only, because their work was planned ahead."""
 
 
 @dataclass(frozen=True, slots=True)

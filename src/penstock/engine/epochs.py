@@ -215,7 +215,7 @@ class EpochRunner:
         return None if moment is None else max(0.0, (moment - self.now_us()) / 1e6)
 
     def _parallelism(self, batch: OfferedBatch | None) -> dict[str, int]:
-        return {**self.parallelism, **({} if batch is None else batch.planned_for)}
+        return {**self.parallelism, **({} if batch is None else batch.content.planned_for)}
 
     def _subtasks(self, stage: Stage, draft: Draft, now: int, batch: OfferedBatch | None) -> tuple[SubtaskPlan, ...]:
         clock = draft.stages.get(stage.name, StageClock())

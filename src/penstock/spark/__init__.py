@@ -1,1 +1,1 @@
-"""The only package that knows Spark: sessions, the streaming feed, stage jobs."""
+"""The only package that knows Spark: sessions, the streaming feed, the cluster, stage jobs."""

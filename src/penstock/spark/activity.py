@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from pyspark import SparkContext
+
+from penstock.spark.quirks.stagerecords import records_of
 
 
 def activity_of(context: SparkContext, group: str) -> str:
@@ -20,12 +20,6 @@ def activity_of(context: SparkContext, group: str) -> str:
             if seen is not None and seen.numActiveTasks:
                 stages.append(
                     f"Spark's stage {stage}: {seen.numCompletedTasks} of {seen.numTasks} tasks ended,"
-                    f" {seen.numActiveTasks} run, {_records(context, stage)} records"
+                    f" {seen.numActiveTasks} run, {records_of(context, stage)} records"
                 )
     return "; ".join(stages) or "no task runs"
-
-
-def _records(context: SparkContext, stage: int) -> int:
-    """Read and shuffled so far; executors tell every few seconds."""
-    seen: Any = context._jsc.sc().statusStore().lastStageAttempt(stage)  # noqa: SLF001
-    return int(seen.inputRecords() + seen.shuffleReadRecords() + seen.shuffleWriteRecords())

@@ -11,6 +11,7 @@ from pyspark import SparkContext
 
 from penstock.engine.feed import SourceCancelled, SourceContended
 from penstock.errors import PenstockError, StageFailed, storage_failed
+from penstock.spark.quirks.stopped import is_stopped
 
 NO_SPACE = "No space left on device"
 # Of several error classes: for the offsets, for the commits, for the log of a file source.
@@ -42,23 +43,27 @@ def is_cancellation(error: BaseException) -> bool:
     return CANCELLED in str(error)
 
 
-def is_stopped(context: SparkContext) -> bool:
-    """Whether somebody stopped the session, or Spark itself did."""
-    inner = context._jsc  # noqa: SLF001 - pyspark has no question for it
-    if inner is None:
-        return True
-    try:
-        return bool(inner.sc().isStopped())
-    except Exception:
-        return context._jsc is None  # noqa: SLF001
-
-
 def session_stopped() -> StageFailed:
     return StageFailed(
         "the Spark session was stopped while the query ran",
         cause="spark.stop() was called before query.stop(), or Spark gave up (its log says why)",
         next_step="call query.stop() first; nothing published was lost, start again in a new session to go on",
     )
+
+
+def brief(error: BaseException) -> str:
+    """The line that matters of a Spark error: the Python exception if there is one, else why the last task failed.
+
+    >>> brief(Exception("An error occurred while calling o1.x.\\n: Job aborted, most recent failure: Lost task 0.3"))
+    'Lost task 0.3'
+    """
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    python = [
+        line for line in lines if line.split(":")[0].endswith(("Error", "Exception")) and "org.apache" not in line
+    ]
+    spark = [line.removeprefix(": ") for line in lines if not line.startswith("An error occurred while calling")]
+    line = python[-1] if python else spark[0] if spark else type(error).__name__
+    return line.rpartition("most recent failure: ")[2][:500]
 
 
 def explained(error: BaseException, context: SparkContext | None = None) -> BaseException:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NoReturn
 
-from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
@@ -24,44 +21,16 @@ from penstock.errors import MissingFile
 from penstock.protocol.ids import BatchId
 from penstock.protocol.layout import SOURCE, SOURCE_METADATA, offsets_path
 from penstock.protocol.silence import SourceState
-from penstock.spark.exchange import SourceLayout
-from penstock.spark.failures import explained, is_stopped, session_stopped
-from penstock.spark.live import LivePlan
-from penstock.spark.quirks.batches import batch_settings
+from penstock.spark.failures import explained, session_stopped
 from penstock.spark.quirks.hadoop import connector, hadoop_url
+from penstock.spark.quirks.interruption import end_interrupted
 from penstock.spark.quirks.logfiles import QuickLogFiles
-from penstock.spark.status import state_of
+from penstock.spark.quirks.outliving import await_end
+from penstock.spark.quirks.quietstop import stop_quietly
+from penstock.spark.quirks.sourcestatus import state_of
+from penstock.spark.quirks.stopped import is_stopped
+from penstock.spark.stage_job.jobs import StageJobs, settings_for
 from penstock.store.base import Store
-from penstock.subtask.attempt import Limits
-
-# Between our call to stop the streaming query and Spark's interruption of its thread; a busy machine takes its time.
-INTERRUPTION_MS_MAX = 10_000
-PLANNING_S_MAX = 2.0
-"""A source that takes longer to say what it has is interrupted."""
-STATUS_EVERY_S = 0.02
-SESSION_CHECK_S = 5
-QUERY_SETTINGS = {
-    # One partition must stay one subtask.
-    "spark.sql.adaptive.enabled": "false",
-    "spark.sql.session.timeZone": "UTC",
-}
-
-
-class Interrupted(Exception):
-    """Ends the handler of a micro-batch that was not taken, in words by which Spark knows that its own `stop` ended it.
-
-    Any other exception is a failure to Spark, and a JVM stack trace in the user's terminal.
-    """
-
-    def __str__(self) -> str:
-        return "py4j.protocol.Py4JJavaError: An error occurred while calling sleep: java.lang.InterruptedException"
-
-
-def _worth_logging(record: logging.LogRecord) -> bool:
-    return not (record.exc_info and isinstance(record.exc_info[1], Interrupted))
-
-
-logging.getLogger("py4j.clientserver").addFilter(_worth_logging)
 
 
 @dataclass(slots=True)
@@ -83,14 +52,12 @@ class SparkFeed:
 
     def __init__(
         self,
-        layout: SourceLayout,
+        jobs: StageJobs,
         frames: Sequence[DataFrame],
         store: Store,
-        limits: Limits,
         trigger: str | float | None,
     ) -> None:
-        self._layout, self._frames, self._store, self._limits = layout, frames, store, limits
-        self._trigger = trigger
+        self._jobs, self._frames, self._store, self._trigger = jobs, frames, store, trigger
         self._context = frames[0].sparkSession.sparkContext
         self._reading: _Reading | None = None
         self._id: str | None = None
@@ -164,9 +131,9 @@ class SparkFeed:
 
     def _started(self, offer: Callable[[OfferedBatch], None], demand: Demand) -> _Reading:
         log_files = QuickLogFiles(self._frames[0].sparkSession)
-        plan = LivePlan.of(demand)
-        rows = self._layout.union(self._frames)
-        settings = {**QUERY_SETTINGS, **batch_settings(rows.schema)}
+        plan = self._jobs.planned(demand)
+        rows = self._jobs.rows_of(self._frames)
+        settings = settings_for(rows.schema)
         configured = False
         in_hand = threading.Event()
 
@@ -183,23 +150,21 @@ class SparkFeed:
                 log_files.restore()
                 _configure(frame, settings)
                 configured = True
-            if plan != LivePlan.of(demand):
-                self._end_here(frame)
+            if plan != self._jobs.planned(demand):
+                self._end_here()
             batch_id = BatchId(number)
             batch = OfferedBatch(
                 batch_id=batch_id,
-                frame=frame,
+                content=plan.offered(frame),
                 offsets_digest=self._offsets_digest(batch_id),
                 query_id=self._query_id(),
-                planned_for=plan.planned_for,
             )
             try:
                 offer(batch)
             except Exception:
-                self._await_stop(frame)
+                self._await_stop()
 
-        reports = plan.applied_to(rows, self._layout, demand.max_parallelism, self._store.url, self._limits)
-        writer = reports.writeStream.foreachBatch(handle)
+        writer = plan.applied_to(rows).writeStream.foreachBatch(handle)
         writer = writer.option("checkpointLocation", f"{hadoop_url(self._store.url)}/{SOURCE}")
         match self._trigger:
             case None:
@@ -217,26 +182,22 @@ class SparkFeed:
             log_files.restore()
             raise
 
-    def _end_here(self, frame: DataFrame) -> NoReturn:
+    def _end_here(self) -> NoReturn:
         """Ends the streaming query before this micro-batch; Spark hands the same one over again in the next query."""
         with self._lock:  # the query may not even have a name yet, so early are we called
             reading = self._reading
         assert reading is not None
         threading.Thread(target=_stop, args=(reading,), name="penstock-feed-stop", daemon=True).start()
-        self._await_stop(frame)
+        self._await_stop()
 
-    def _await_stop(self, frame: DataFrame) -> NoReturn:
+    def _await_stop(self) -> NoReturn:
         """Waits until Spark interrupts the handler: whoever did not take its micro-batch stops the query."""
         with self._lock:
             reading = self._reading
         assert reading is not None
         reading.parked.set()
         reading.stopping.wait()
-        jvm = frame.sparkSession.sparkContext._jvm  # noqa: SLF001 - only inside the JVM can the thread be interrupted
-        assert jvm is not None
-        with suppress(Py4JError):
-            jvm.java.lang.Thread.sleep(INTERRUPTION_MS_MAX)
-        raise Interrupted from None
+        end_interrupted(self._context)
 
     def remembers(self, batch_id: BatchId, offsets_digest: str | None) -> bool:
         found = self._offsets_digest(batch_id)
@@ -261,25 +222,14 @@ class SparkFeed:
 
 
 def _stop(reading: _Reading) -> None:
-    """Ends the streaming query at a good moment: interrupted while it plans a micro-batch, Spark logs errors.
-
-    A query that is planning one will have it in its handler soon, and one that has nothing to read is not planning.
-    """
     reading.stopping.set()
-    deadline = time.monotonic() + PLANNING_S_MAX
-    while not reading.parked.is_set() and time.monotonic() < deadline and reading.query.status["isTriggerActive"]:
-        reading.parked.wait(STATUS_EVERY_S)
-    reading.query.stop()
+    stop_quietly(reading.query, reading.parked)
 
 
 def _await_end(reading: _Reading, context: SparkContext) -> None:
-    """Returns at the end of the streaming query, or of its session: a query that waits for input may outlive that.
-
-    Raises: what ended the streaming query, if it was not stopped.
-    """
+    """Raises: what ended the streaming query, if it was not stopped."""
     try:
-        while not reading.query.awaitTermination(SESSION_CHECK_S) and not is_stopped(context):
-            pass
+        await_end(reading.query, context)
     finally:
         with suppress(Exception):  # the JVM may be gone; whoever waits must hear of the end all the same
             reading.log_files.restore()

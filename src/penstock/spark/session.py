@@ -12,6 +12,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from penstock.errors import SparkSetupError
+from penstock.spark.quirks.localretries import with_retries
 
 MIN_JAVA = 17
 
@@ -47,17 +48,6 @@ def session(master: str = "local[*]", app_name: str = "penstock", **conf: str) -
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     return spark
-
-
-def with_retries(master: str) -> str:
-    """Plain ``local[n]`` gives up at the first lost Python worker; ``local[n,4]`` retries as a cluster does.
-
-    >>> with_retries("local[2]"), with_retries("local"), with_retries("local[2,1]"), with_retries("spark://host:7077")
-    ('local[2,4]', 'local[1,4]', 'local[2,1]', 'spark://host:7077')
-    """
-    if master == "local":
-        return "local[1,4]"
-    return re.sub(r"^local\[([^,\]]+)\]$", r"local[\1,4]", master)
 
 
 def require_java() -> None:

@@ -9,6 +9,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from penstock.errors import PipelineError
+from penstock.spark.quirks.sqlplans import is_deterministic, root_of
 
 
 def select(frame: DataFrame, expressions: tuple[str, ...]) -> DataFrame:
@@ -25,7 +26,7 @@ def with_column(frame: DataFrame, name: str, expression: str) -> DataFrame:
     """Raises: `PipelineError`."""
     what = f"the expression {expression!r}"
     made = _plain(frame, what, lambda: frame.withColumn(name, F.expr(expression)))
-    if _root(made) == "Generate" != _root(frame):
+    if root_of(made) == "Generate" != root_of(frame):
         raise PipelineError(
             f"{what} makes several rows of one",
             cause="explode() and the like; other aggregates beside it would count each row several times",
@@ -44,31 +45,19 @@ def _plain(frame: DataFrame, what: str, make: Callable[[], DataFrame]) -> DataFr
             cause="Spark SQL cannot read it, or it names a column that is not there",
             next_step=f"write Spark SQL over the columns {', '.join(frame.columns)}",
         ) from None
-    if _root(made) in ("Aggregate", "Window") and _root(frame) != _root(made):
+    if root_of(made) in ("Aggregate", "Window") and root_of(frame) != root_of(made):
         raise PipelineError(
             f"{what} is about several rows at once",
             cause="an aggregate or window function of Spark SQL",
             next_step="use key_by(…).aggregate(…) or window(…), which keep their state in the checkpoint",
         )
-    if not _deterministic(made) and _deterministic(frame):
+    if not is_deterministic(made) and is_deterministic(frame):
         raise PipelineError(
             f"{what} gives other rows each time",
             cause="rand(), uuid() and the like; Spark may compute the rows of a micro-batch again after a failure",
             next_step="derive such values from columns, for example xxhash64(id)",
         )
     return made
-
-
-def _root(frame: DataFrame) -> str:
-    """The plan's first node below its projections."""
-    node = frame._jdf.queryExecution().analyzed()  # noqa: SLF001 - the plan is not to be had in Python
-    while node.nodeName() == "Project":
-        node = node.children().apply(0)
-    return str(node.nodeName())
-
-
-def _deterministic(frame: DataFrame) -> bool:
-    return bool(frame._jdf.queryExecution().analyzed().deterministic())  # noqa: SLF001
 
 
 def _first_line(error: PySparkException) -> str:

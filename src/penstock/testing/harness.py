@@ -32,6 +32,7 @@ from penstock.protocol.takeover import takeover_manifest
 from penstock.state.keyed import KeyedState
 from penstock.store.memory import MemoryStore
 from penstock.subtask.attempt import Limits
+from penstock.testing.batch import TablesBatch
 from penstock.testing.inline import InlineCluster
 from penstock.testing.tables import Memory
 from penstock.units import parse_duration
@@ -105,8 +106,8 @@ class Harness:
         for name in by_source:
             _require("source", name, sources)
         given = by_source if rows is None else dict.fromkeys(sources, rows)
-        frame = {name: _table(given.get(name, ()), schema, name) for name, schema in sources.items()}
-        return self._epoch(OfferedBatch(BatchId(next(self._batches)), frame, "", "harness"))
+        tables = {name: _table(given.get(name, ()), schema, name) for name, schema in sources.items()}
+        return self._epoch(OfferedBatch(BatchId(next(self._batches)), TablesBatch(tables), "", "harness"))
 
     def run(self) -> list[dict[str, Any]]:
         """One epoch without new rows."""

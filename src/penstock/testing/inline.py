@@ -41,6 +41,7 @@ from penstock.sinks.base import Sink
 from penstock.store import open_store
 from penstock.store.base import Store
 from penstock.subtask.attempt import Limits, run_subtask
+from penstock.testing.batch import TablesBatch, tables_of
 from penstock.testing.mixing import live_batches, live_inputs, rows_in
 
 
@@ -86,9 +87,8 @@ class InlineCluster:
     def _run_one(self, job: StageJob, subtask: int) -> SubtaskReport:
         attempt, edges, stream = str(next(self._attempts)), job.stage.source_inputs, None
         if job.plan.live and job.batch is not None:
-            frame = job.batch.frame
-            assert isinstance(frame, dict)
-            rows = [rows_of(frame[edge.producer], edge, job.plan, subtask, self.partition_by) for edge in edges]
+            tables = tables_of(job.batch)
+            rows = [rows_of(tables[edge.producer], edge, job.plan, subtask, self.partition_by) for edge in edges]
             batches = live_batches(rows, random.Random(f"{self.seed}/{job.batch.batch_id}/{attempt}"))
             stream = CountedStream(iter(batches), [edge.name for edge in edges])
         report = run_subtask(
@@ -168,7 +168,8 @@ class InlineFeed:
                 self.before_batch(number)
                 if self._stopped.is_set():
                     break
-                offer(OfferedBatch(BatchId(number), self._batches[number], f"offsets-{number}", "inline"))
+                tables = TablesBatch(self._batches[number])
+                offer(OfferedBatch(BatchId(number), tables, f"offsets-{number}", "inline"))
                 self._accepted.append(number)
         except BaseException as error:
             on_failure(error)

@@ -17,6 +17,7 @@ from penstock.engine.cluster import StageJob
 from penstock.graph.stages import Edge
 from penstock.inflight.live import LiveBatches, LiveInputs
 from penstock.inflight.segment import HASH_COLUMN
+from penstock.testing.batch import tables_of
 
 RUNS = (1, 3, 40, 1000)
 """How many rows of an edge follow each other, at most."""
@@ -28,9 +29,8 @@ def rows_in(job: StageJob) -> int | None:
     """How many live rows a job gets of its micro-batch, counted before anything is made of them."""
     if not job.plan.live or job.batch is None:
         return None
-    frame = job.batch.frame
-    assert isinstance(frame, dict)
-    return sum(frame[edge.producer].num_rows for edge in job.stage.source_inputs)
+    tables = tables_of(job.batch)
+    return sum(tables[edge.producer].num_rows for edge in job.stage.source_inputs)
 
 
 def live_batches(rows: Sequence[pa.RecordBatch], rng: random.Random) -> list[pa.RecordBatch]:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import penstock as pen
-from penstock.engine.cluster import OfferedBatch
 from penstock.observe.events import EpochPublished, Event
 from penstock.testing import inline
+from penstock.testing.batch import TablesBatch
 from penstock.testing.inline import InlineRun, stream_of
 from penstock.testing.tables import Memory, memory_table
 from tests.support.engine_jobs import (
@@ -161,7 +161,7 @@ def test_a_micro_batch_whose_work_was_planned_ahead_is_taken_as_planned_and_drai
     tmp_path: Path, clock: FakeClock, table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """B2: a rescale never makes a plan wrong that was made before it."""
-    monkeypatch.setattr(inline, "OfferedBatch", partial(OfferedBatch, planned_for={"slow": 3}))
+    monkeypatch.setattr(inline, "TablesBatch", partial(TablesBatch, planned_for={"slow": 3}))
     events: list[Event] = []
     run = InlineRun(batches_of(2000, 2), clock)
     run.start(

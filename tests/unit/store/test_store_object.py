@@ -323,7 +323,7 @@ def test_without_the_client_the_error_says_what_to_install(monkeypatch: pytest.M
 
 def test_a_local_checkpoint_loads_no_client(tmp_path: Path) -> None:
     """Spark forks its Python workers: nothing with threads of its own may be there before."""
-    code = "import sys, penstock.spark.worker as w; w.open_store('x'); sys.exit('obstore' in sys.modules)"
+    code = "import sys, penstock.spark.stage_job.worker as w; w.open_store('x'); sys.exit('obstore' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path)
 
 

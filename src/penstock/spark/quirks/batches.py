@@ -1,4 +1,11 @@
-"""How many rows Spark hands to a Python worker at once: what a worker holds must not depend on how wide rows are."""
+"""Spark cuts the batches for a Python worker by number of rows, or slowly by bytes.
+
+A worker's memory must not depend on how wide rows are. With a limit of bytes Spark adds up all its buffers before
+each row, which costs a quarter of a job of narrow rows. Rows of a known width need no such limit: a limit of rows does
+the same.
+
+Seen in Spark 4.3.0.
+"""
 
 from __future__ import annotations
 
@@ -29,11 +36,7 @@ _WIDTHS: Mapping[type[T.DataType], int] = {
 
 
 def batch_settings(schema: T.StructType) -> dict[str, str]:
-    """Spark's settings for rows of this schema.
-
-    With a limit of bytes Spark adds up all its buffers before each row, which costs a quarter of a job of narrow
-    rows. Rows of a known width need no such limit: their number says as much. 2 GiB - 1 stands for none.
-    """
+    """Spark's settings for rows of this schema. 2 GiB - 1 bytes stands for no limit."""
     width = _width(schema)
     if width is None:
         rows, limit = ROWS_MAX, BYTES_MAX

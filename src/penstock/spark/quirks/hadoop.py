@@ -1,4 +1,11 @@
-"""How Spark reaches the checkpoint folder: by Hadoop's file systems, which have schemes and connectors of their own."""
+"""Structured Streaming reaches the checkpoint folder through Hadoop, not through Penstock's store.
+
+Hadoop's file systems have schemes and connectors of their own. A connector that is missing, or of which parts are
+missing, shows as a Java error about a class, after the query has begun. So the address is translated, and the
+connector is looked for before anything is begun.
+
+Seen in Spark 4.3.0.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +41,10 @@ def hadoop_url(url: str) -> str:
 
 @contextmanager
 def connector(url: str) -> Iterator[None]:
-    """Around what makes Spark open the folder. Raises: `SparkSetupError` for a connector with parts missing."""
+    """Wraps the call that makes Spark open the folder.
+
+    Raises: `SparkSetupError` for a connector of which parts are missing.
+    """
     try:
         yield
     except Exception as error:
@@ -49,10 +59,7 @@ def connector(url: str) -> Iterator[None]:
 
 
 def require_connector(session: SparkSession, url: str) -> None:
-    """Before anything is begun: Structured Streaming keeps its offsets in the same place.
-
-    Raises: `SparkSetupError`.
-    """
+    """Raises: `SparkSetupError` when Spark has no connector for the folder's scheme."""
     scheme = urlsplit(hadoop_url(url)).scheme
     if scheme not in _CONNECTORS:
         return

@@ -1,8 +1,10 @@
-"""One set of Python workers for all jobs of a query.
+"""Spark keeps one set of Python workers for SQL jobs and another one for plain jobs.
 
-Spark keeps workers apart by their environment variables, and gives those of SQL one that those of plain jobs do not
-have. A worker of its own for each kind would double the memory, and the first job of the other kind, which may come
-after hours, would wait a second or more until its workers have imported what they need.
+It tells workers apart by their environment variables, and those of SQL get one that those of plain jobs do not have.
+Two sets would double the memory. The first job of the other kind may come after hours, and would wait a second or more
+until its workers have imported what they need. So plain jobs get the same variable, and share the workers of SQL.
+
+Seen in Spark 4.3.0.
 """
 
 from __future__ import annotations

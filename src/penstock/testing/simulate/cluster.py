@@ -6,6 +6,7 @@ Each attempt is a process of its own. The real `run_subtask` runs in it.
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from penstock.protocol.keygroups import groups_of
 from penstock.protocol.plan import StagePlan
 from penstock.protocol.report import SubtaskReport
 from penstock.subtask.attempt import Limits, run_subtask
+from penstock.testing.batch import tables_of
 from penstock.testing.mixing import live_batches, live_inputs, rows_in
 from penstock.testing.simulate.faults import Fault
 from penstock.testing.simulate.fibers import Crashed, Fiber, Process
@@ -150,9 +152,8 @@ class SimCluster:
         edges, stream = job.stage.source_inputs, None
         chance = random.Random(f"{self._world.seed}/{process.name}")
         if job.plan.live and job.batch is not None:
-            frame = job.batch.frame
-            assert isinstance(frame, dict)
-            rows = [delivered(frame, edge, job.plan, subtask, chance) for edge in edges]
+            tables = tables_of(job.batch)
+            rows = [delivered(tables, edge, job.plan, subtask, chance) for edge in edges]
             stream = CountedStream(iter(live_batches(rows, chance)), [edge.name for edge in edges])
         report = run_subtask(
             job.stage,
@@ -169,13 +170,13 @@ class SimCluster:
 
 
 def delivered(
-    frame: dict[str, Any], edge: Edge, plan: StagePlan, subtask: int, chance: random.Random
+    tables: Mapping[str, Any], edge: Edge, plan: StagePlan, subtask: int, chance: random.Random
 ) -> pa.RecordBatch:
     """What Spark's shuffle hands to one subtask: rows by key, or by the partition they came from.
 
     Rows of a partition keep their order; which partition comes first, nobody knows.
     """
-    rows, partitions = frame[edge.producer], np.array(frame[edge.producer + PARTITIONS], np.int64)
+    rows, partitions = tables[edge.producer], np.array(tables[edge.producer + PARTITIONS], np.int64)
     if edge.keys:
         hashes = hash_columns([rows.column(key) for key in edge.keys])
     else:

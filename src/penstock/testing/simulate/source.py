@@ -18,6 +18,7 @@ from penstock.engine.feed import Demand, SourceContended
 from penstock.engine.loop import EpochLoop
 from penstock.protocol.ids import BatchId
 from penstock.protocol.silence import SourceState
+from penstock.testing.batch import TablesBatch
 from penstock.testing.simulate.faults import Fault
 from penstock.testing.simulate.fibers import Process
 
@@ -158,7 +159,8 @@ class SimFeed:
                 world.log(f"planned anew for {planned_for}")
                 world.scheduler.pause(world.trigger_pause())
             world.log(f"batch {number} on offer: {offsets}")
-            batch = OfferedBatch(BatchId(number), source.rows(number), str(offsets), "query", planned_for)
+            content = TablesBatch(source.rows(number), planned_for)
+            batch = OfferedBatch(BatchId(number), content, str(offsets), "query")
             offer = loop.propose(batch)
             while not offer.done and not loop.ended:
                 world.scheduler.wait(LOOK_EVERY_S)

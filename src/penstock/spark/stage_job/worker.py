@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import base64
-import gc
 import hashlib
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -17,20 +14,16 @@ from penstock.graph.stages import Stage
 from penstock.inflight.delivery import CountedStream
 from penstock.inflight.live import LiveInputs
 from penstock.protocol.plan import StagePlan
-from penstock.protocol.report import SubtaskReport
+from penstock.spark.quirks.gcfreeze import freeze_once
 from penstock.spark.quirks.memory import keep_memory
+from penstock.spark.stage_job.plan_property import received
 from penstock.store import open_store
 from penstock.subtask.attempt import Limits, run_subtask
 from penstock.subtask.watchdog import watch_over
 
 REPORT_SCHEMA = pa.schema([pa.field("report", pa.binary())])
-PLAN_PROPERTY = "penstock.plan"
-"""The job's local property with the plan of the epoch, for work that is the same in all epochs."""
-PLAIN_PLAN_BYTES_MAX = 1 << 14
-"""Spark sends a job's properties with each task and writes them to its event log: longer plans are compressed."""
 _plan_decoder = msgspec.json.Decoder(StagePlan)
 _stages: dict[str, Stage] = {}
-_frozen = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,15 +70,11 @@ class Work:
                 live=self._live(stage, stream),
                 clock=watchdog.clock,
             )
-        _freeze_once()
+        freeze_once()
         return msgspec.json.encode(stream.stamped(report) if stage.source_inputs else report)
 
     def _plan(self, context: TaskContext) -> StagePlan:
-        if self.plan is not None:
-            return _plan_decoder.decode(self.plan)
-        packed = context.getLocalProperty(PLAN_PROPERTY)
-        assert packed is not None, "the job of a live stage is started with its plan"
-        return _plan_decoder.decode(from_property(packed))
+        return _plan_decoder.decode(received(context) if self.plan is None else self.plan)
 
     def _live(self, stage: Stage, batches: Iterator[pa.RecordBatch]) -> LiveInputs | None:
         edges = stage.source_inputs
@@ -107,32 +96,3 @@ def work_of(stage: Stage, store_url: str, limits: Limits) -> Work:
     """The work of a stage, the same in all epochs."""
     packed: bytes = cloudpickle.dumps(stage)  # type: ignore[no-untyped-call]
     return Work(packed, hashlib.sha256(packed).hexdigest(), store_url, limits)
-
-
-def as_property(plan: bytes) -> str:
-    """An encoded plan as the text of a property.
-
-    >>> from_property(as_property(b"{}")), from_property(as_property(b"{" * 100_000)) == b"{" * 100_000
-    (b'{}', True)
-    """
-    if len(plan) <= PLAIN_PLAN_BYTES_MAX:
-        return plan.decode()
-    return base64.b64encode(zlib.compress(plan, 1)).decode()
-
-
-def from_property(text: str) -> bytes:
-    """JSON begins with a brace, which base64 does not have."""
-    return text.encode() if text.startswith("{") else zlib.decompress(base64.b64decode(text))
-
-
-def decode_report(data: bytes) -> SubtaskReport:
-    return msgspec.json.decode(data, type=SubtaskReport)
-
-
-def _freeze_once() -> None:
-    """Spark collects garbage after every task; freezing what was imported makes that cheap."""
-    global _frozen
-    if not _frozen:
-        gc.collect()
-        gc.freeze()
-        _frozen = True

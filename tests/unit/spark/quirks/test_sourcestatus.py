@@ -9,7 +9,7 @@ import pytest
 
 from penstock.protocol.silence import SourceState
 from penstock.spark.feed import SparkFeed, _Reading
-from penstock.spark.status import INITIALIZING, state_of
+from penstock.spark.quirks.sourcestatus import INITIALIZING, state_of
 
 
 def status(message: str, *, trigger: bool) -> Any:

@@ -6,7 +6,8 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from penstock.spark.reports import FETCHED_MAX, PlannedReports
+from penstock.spark.quirks.streamrdd import FETCHED_MAX
+from penstock.spark.stage_job.reports import PlannedReports
 
 
 class Frame:

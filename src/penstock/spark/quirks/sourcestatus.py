@@ -1,4 +1,11 @@
-"""What Structured Streaming does between two micro-batches, as its query tells."""
+"""Spark has no event for a source that was asked for new rows and does not answer.
+
+A trigger that is active while no handler has a micro-batch asks a source for its offsets, plans, or writes its log. The
+status of the streaming query says which. Spark makes a new status object for each of these, also in the same words, so
+the object tells one question from the next. PySpark hands out a copy, so the object is looked at in the JVM.
+
+Seen in Spark 4.3.0.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +19,8 @@ INITIALIZING = "Initializing sources"
 
 
 def state_of(query: StreamingQuery, context: SparkContext) -> SourceState | None:
-    """What has to get on before there can be a micro-batch, asked while no handler has one; None after the end.
-
-    Spark has no event for a question that gets no answer. A trigger that is active without a handler asks a source for
-    its offsets, plans, or writes its log; its message says which. Spark makes a new status for each of these, also in
-    the same words, so it is the object that tells one question from the next.
-    """
-    status = query._jsq.status()  # noqa: SLF001 - what pyspark makes of it is a copy
+    """What has to get on before there can be a micro-batch, asked while no handler has one; None after the end."""
+    status = query._jsq.status()  # noqa: SLF001
     if not query.isActive:
         return None
     message = str(status.message())
