@@ -12,6 +12,7 @@ import pyarrow as pa
 
 import penstock as pen
 from tests.generated.kinds import (
+    ABOUT,
     BIG,
     CENTS,
     INT,
@@ -106,10 +107,10 @@ FUNCTIONS: dict[str, Function] = {
     "min": Function(lambda kind: kind.ordered, _same, pen.min, "min({c})"),
     "max": Function(lambda kind: kind.ordered, _same, pen.max, "max({c})"),
     "mean": Function(_whole, _always(QUARTER), pen.mean, "avg({c})"),
-    "variance": Function(_whole, _always(QUARTER), pen.variance, "var_samp({c})"),
-    "var_pop": Function(_whole, _always(QUARTER), pen.var_pop, "var_pop({c})"),
-    "stddev": Function(_whole, _always(QUARTER), pen.stddev, "stddev_samp({c})"),
-    "stddev_pop": Function(_whole, _always(QUARTER), pen.stddev_pop, "stddev_pop({c})"),
+    "variance": Function(_whole, _always(ABOUT), pen.variance, "var_samp({c})"),
+    "var_pop": Function(_whole, _always(ABOUT), pen.var_pop, "var_pop({c})"),
+    "stddev": Function(_whole, _always(ABOUT), pen.stddev, "stddev_samp({c})"),
+    "stddev_pop": Function(_whole, _always(ABOUT), pen.stddev_pop, "stddev_pop({c})"),
     "count_distinct": Function(lambda kind: kind.key, _always(BIG), pen.count_distinct, "count(DISTINCT {c})"),
     "approx_count_distinct": Function(
         lambda kind: kind.key, _always(BIG), pen.approx_count_distinct, "count(DISTINCT {c})"

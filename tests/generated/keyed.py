@@ -8,10 +8,11 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.types as pt
 
 import penstock as pen
 from tests.generated.aggregates import Aggregates, draw_aggregates
-from tests.generated.kinds import INT, LINE, NUMBER, SMALL, Columns, schema_of, sql_name, sql_names
+from tests.generated.kinds import INT, LINE, NUMBER, SMALL, Columns, Kind, schema_of, sql_name, sql_names
 from tests.generated.nodes import LINEAGE, Check, Facts, Node, Pool, kept, lineage_of
 
 Row = dict[str, Any]
@@ -245,6 +246,12 @@ def draw_aggregate(pool: Pool) -> Node | None:
     return pool.add(Node(op, (node,), columns, facts))
 
 
+def _negated(column: str, kind: Kind) -> str:
+    """The lowest integer of a type has no counterpart in it."""
+    name = sql_name(column)
+    return f"-CAST({name} AS HUGEINT)" if pt.is_integer(kind.arrow) else f"-{name}"
+
+
 def draw_top(pool: Pool) -> Node | None:
     node = pool.one(lambda node: node.ordered)
     keys = () if node is None else pool.keys(node)
@@ -256,7 +263,7 @@ def draw_top(pool: Pool) -> Node | None:
     by, ascending, order = pool.chance.choice(fitting), pool.chance.random() < 0.5, node.facts.order
     op = Top(keys, pool.chance.randint(1, 4), by, ascending, order, pool.name("top"))
     # Who takes a place is better, or as good and earlier in the list.
-    better = f"-{sql_name(by)}" if ascending else sql_name(by)
+    better = _negated(by, node.columns[by]) if ascending else sql_name(by)
     facts = Facts(node.facts.size, updated=(*keys, "rank"), newest=(better, *(f"-{sql_name(name)}" for name in order)))
     columns = {**kept(node.columns, keys), "rank": INT, **node.columns}
     return pool.add(Node(op, (node,), columns, facts, ordinary=False))

@@ -78,6 +78,8 @@ INT = Kind("int", pa.int32(), _one_of(2**31 - 1, -(2**31), 0, 1, -1, 7), adds=Tr
 TINY = Kind("tiny", pa.int8(), _one_of(-128, 127, 0, 1), adds=True)
 BIG = Kind("big", pa.int64(), _one_of(2**63 - 1, -(2**63), 0, 1, -1, 2**53 + 1))
 QUARTER = Kind("quarter", pa.float64(), lambda chance: chance.randint(-40, 40) / 4, adds=True)
+ABOUT = Kind("about", pa.float64(), lambda _: None, key=False, ordered=False)
+"""A double whose last bits depend on the order in which rows were combined: compared nearly, and never a key."""
 DOUBLE = Kind("double", pa.float64(), _one_of(math.nan, 0.0, -0.0, math.inf, -math.inf, 1e300, 5e-324, 0.1))
 FLOAT = Kind("float", pa.float32(), _one_of(math.nan, 0.0, -0.0, 0.5, -1.25))
 BOOL = Kind("bool", pa.bool_(), _one_of(True, False))
