@@ -65,20 +65,33 @@ class Watched:
 
 
 class Watchdog:
-    """Watches the thread that makes it, inside ``with``."""
+    """Watches the thread that makes it, inside ``with``.
 
-    def __init__(self, limit_s: float | None, signs: Signs, clock: Callable[[], float] = time.monotonic) -> None:
-        self._limit_s, self._signs, self._real_clock = limit_s, signs, clock
+    A step may take `limit_s`, and `patience_s` longer where an operator has a limit of its own. Every `limit_s` it says
+    that the subtask is alive: the driver knows of no patience.
+    """
+
+    def __init__(
+        self,
+        limit_s: float | None,
+        signs: Signs,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        patience_s: float = 0.0,
+    ) -> None:
+        self._limit_s, self._patience_s = limit_s, patience_s
+        self._signs, self._real_clock = signs, clock
         self._thread = threading.get_ident()
-        self._moved_s = clock()
+        self._moved_s = self._alive_s = clock()
+        self._alive = 0
         self._waits = False
         self._over = threading.Event()
         self._beside: threading.Thread | None = None
 
     def __enter__(self) -> Self:
-        if self._limit_s is not None:
+        if self.every_s is not None:
             self._beside = threading.Thread(
-                target=self._watch, args=(self._limit_s,), name="penstock-watchdog", daemon=True
+                target=self._watch, args=(self.every_s,), name="penstock-watchdog", daemon=True
             )
             self._beside.start()
         return self
@@ -106,21 +119,38 @@ class Watchdog:
                 self._waits = False
             yield batch
 
-    def _watch(self, limit_s: float) -> None:
-        alive, alive_s = 0, self._real_clock()
-        while not self._over.wait(limit_s / LOOKS):
-            now_s = self._real_clock()
-            silent_s = now_s - self._moved_s
-            if silent_s > limit_s and not self._waits:
-                self._signs.stuck(place_of(self._thread), silent_s)
-                return
-            if now_s - alive_s > limit_s:
-                alive, alive_s = alive + 1, now_s
-                self._signs.alive(alive)
+    @property
+    def every_s(self) -> float | None:
+        """How often it wants to look."""
+        return None if self._limit_s is None else self._limit_s / LOOKS
+
+    def look(self) -> bool:
+        """Looks once, from another thread; False when there is nothing more to see."""
+        assert self._limit_s is not None
+        now_s = self._real_clock()
+        silent_s = now_s - self._moved_s
+        if silent_s > self._limit_s + self._patience_s and not self._waits:
+            self._signs.stuck(place_of(self._thread), silent_s)
+            return False
+        if now_s - self._alive_s > self._limit_s:
+            self._alive, self._alive_s = self._alive + 1, now_s
+            self._signs.alive(self._alive)
+        return True
+
+    def _watch(self, every_s: float) -> None:
+        while not self._over.wait(every_s) and self.look():
+            pass
 
 
 def watch_over(
-    stage: Stage, plan: StagePlan, subtask: int, *, store: Store, attempt: str, limit_s: float | None
+    stage: Stage,
+    plan: StagePlan,
+    subtask: int,
+    *,
+    store: Store,
+    attempt: str,
+    limit_s: float | None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Watchdog:
     """A watchdog for one attempt, which leaves its signs in the checkpoint folder.
 
@@ -138,9 +168,8 @@ def watch_over(
         sample = stuck_at(place, stage=stage.name, operators=names, subtask=subtask, attempt=attempt, silent_s=silent_s)
         leave(STUCK, encode_stuck(sample))
 
-    if limit_s is not None:
-        limit_s += max(node.spec.step_s_max for node in stage.nodes)
-    return Watchdog(limit_s, Signs(stuck, lambda number: leave(str(number), b"{}")))
+    patience_s = max(node.spec.step_s_max for node in stage.nodes)
+    return Watchdog(limit_s, Signs(stuck, lambda number: leave(str(number), b"{}")), clock, patience_s=patience_s)
 
 
 def stuck_at(place: Place, *, stage: str, operators: list[str], subtask: int, attempt: str, silent_s: float) -> Stuck:

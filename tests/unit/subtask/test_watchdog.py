@@ -26,10 +26,10 @@ class Told:
 
     def __init__(self) -> None:
         self.places: list[Place] = []
-        self.stuck, self.alive = threading.Event(), threading.Event()
+        self.stuck = threading.Event()
 
     def signs(self) -> Signs:
-        return Signs(stuck=self._stuck, alive=lambda _: self.alive.set())
+        return Signs(stuck=self._stuck, alive=lambda _: None)
 
     def _stuck(self, place: Place, silent_s: float) -> None:
         assert silent_s > LIMIT_S
@@ -46,24 +46,51 @@ def test_a_step_that_does_not_end_is_told_once_with_its_stack() -> None:
     assert any("test_a_step_that_does_not_end" in line for line in place.stack)
 
 
+class Watched:
+    """A watchdog whose looks and whose time the test makes; what it told."""
+
+    def __init__(self, patience_s: float = 0.0) -> None:
+        self.now_s, self.told = 0.0, list[str]()
+        signs = Signs(
+            stuck=lambda _, silent_s: self.told.append(f"stuck for {silent_s:g} s"),
+            alive=lambda number: self.told.append(f"alive {number}"),
+        )
+        self.watchdog = Watchdog(10.0, signs, lambda: self.now_s, patience_s=patience_s)
+
+    def looks(self, seconds: int) -> None:
+        for _ in range(seconds // 5):
+            self.now_s += 5.0
+            if not self.watchdog.look():
+                return
+
+
 def test_whoever_looks_at_the_clock_gets_on_and_is_told_to_be_alive() -> None:
-    told = Told()
-    with Watchdog(LIMIT_S, told.signs()) as watchdog:
-        while not told.alive.is_set():
-            watchdog.clock()
-    assert not told.places
+    watched = Watched()
+    for _ in range(8):
+        watched.watchdog.clock()
+        watched.looks(5)
+    assert watched.told == ["alive 1", "alive 2"]
+
+
+def test_within_the_patience_for_an_operator_a_subtask_is_told_to_be_alive_at_each_limit() -> None:
+    """The driver gives up a job of which it sees no sign for three times the limit, whatever operators may take."""
+    watched = Watched(patience_s=40.0)
+    watched.looks(100)
+    assert watched.told == ["alive 1", "alive 2", "alive 3", "stuck for 55 s"]
 
 
 def test_waiting_for_rows_of_spark_is_not_judged() -> None:
-    told = Told()
+    watched = Watched()
 
     def slow() -> Iterator[int]:
-        assert told.alive.wait(30)
+        watched.looks(100)
         yield 1
 
-    with Watchdog(LIMIT_S, told.signs()) as watchdog:
-        assert list(watchdog.delivered(slow())) == [1]
-    assert not told.places
+    assert list(watched.watchdog.delivered(slow())) == [1]
+    watched.looks(10)
+    assert all(said.startswith("alive") for said in watched.told)
+    watched.looks(5)
+    assert watched.told[-1] == "stuck for 15 s"
 
 
 def test_without_a_limit_nothing_is_watched() -> None:
