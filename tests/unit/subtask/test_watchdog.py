@@ -46,7 +46,7 @@ def test_a_step_that_does_not_end_is_told_once_with_its_stack() -> None:
     assert any("test_a_step_that_does_not_end" in line for line in place.stack)
 
 
-class Watched:
+class ByHand:
     """A watchdog whose looks and whose time the test makes; what it told."""
 
     def __init__(self, patience_s: float = 0.0) -> None:
@@ -65,7 +65,7 @@ class Watched:
 
 
 def test_whoever_looks_at_the_clock_gets_on_and_is_told_to_be_alive() -> None:
-    watched = Watched()
+    watched = ByHand()
     for _ in range(8):
         watched.watchdog.clock()
         watched.looks(5)
@@ -74,13 +74,13 @@ def test_whoever_looks_at_the_clock_gets_on_and_is_told_to_be_alive() -> None:
 
 def test_within_the_patience_for_an_operator_a_subtask_is_told_to_be_alive_at_each_limit() -> None:
     """The driver gives up a job of which it sees no sign for three times the limit, whatever operators may take."""
-    watched = Watched(patience_s=40.0)
+    watched = ByHand(patience_s=40.0)
     watched.looks(100)
     assert watched.told == ["alive 1", "alive 2", "alive 3", "stuck for 55 s"]
 
 
 def test_waiting_for_rows_of_spark_is_not_judged() -> None:
-    watched = Watched()
+    watched = ByHand()
 
     def slow() -> Iterator[int]:
         watched.looks(100)
