@@ -37,7 +37,7 @@ def check_keys(schema: pa.Schema, keys: Collection[str]) -> tuple[str, ...]:
         if not is_text(key) or key not in schema.names:
             raise PipelineError(
                 f"key column {key!r} does not exist; columns are {', '.join(schema.names)}",
-                cause="a typing error, or the column was dropped before key_by",
+                cause="a typo, or the column was dropped before key_by",
                 next_step='name existing columns, each as an argument: key_by("a", "b")',
                 column=key,
             )

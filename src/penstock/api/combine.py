@@ -106,7 +106,7 @@ def side_node(node: Node, output: str) -> SideNode:
     if not isinstance(operator, OperatorNode) or output not in known:
         raise PipelineError(
             f"there is no side output {output!r}; there is {', '.join(known) or 'none'}",
-            cause="a typing error, or the stream was transformed since the operator that has it",
+            cause="a typo, or the stream was transformed since the operator that has it",
             next_step="call side() directly on the operator's output",
         )
     return SideNode(operator, output)

@@ -30,7 +30,7 @@ def read(
     """A stream of the rows of a streaming DataFrame. Whatever came before must be deterministic.
 
     `event_time` names a timestamp column. The watermark follows the largest event time seen, `watermark` behind it (0 s
-    unless given); rows older than it are late. A source without rows for `idle` stops to hold other sources back.
+    unless given); rows older than it are late. A source that delivered no rows for `idle` no longer holds others back.
 
     Raises: `PipelineError`, `ConfigError`.
     """

@@ -94,7 +94,7 @@ def _without_dropped(base: Base, checkpoints: Checkpoints, config: Config) -> Ba
     if unknown:
         raise ConfigError(
             f"drop_in_flight names {', '.join(map(repr, unknown))}; edges are {', '.join(shape.edges)}",
-            cause="a typing error, or an operator without a name= of its own",
+            cause="a typo, or the operator has no name=",
             next_step="name edges as above, or the operators behind them",
             option="drop_in_flight",
         )

@@ -64,7 +64,7 @@ def _parse(text: str) -> DataType:
         if "SESSION_OR_CONTEXT_NOT_EXISTS" in str(error):
             first, cause = (
                 "it needs a SparkSession",
-                "a typing error, or a part of Spark's DDL that only Spark can read",
+                "a typo, or a part of Spark's DDL that only Spark can read",
             )
         else:
             first, cause = str(error).strip().partition("\n")[0], "it is not a list of columns in Spark's DDL form"

@@ -240,7 +240,7 @@ def check_row_kind(kind: Kind, row_kind: str | None, schema: pa.Schema) -> None:
     if name not in schema.names or schema.field(name).type not in {pa.string(), pa.large_string()}:
         raise TableMismatch(
             f"the row kind column {name!r} is not a column of strings of the stream ({', '.join(schema.names)})",
-            cause="a typing error, or the column was dropped on the way",
+            cause="a typo, or the column was dropped on the way",
             next_step="name a column with values such as '+I' and '-D', or 'c', 'u' and 'd'",
         )
     if not kind.primary_key:
