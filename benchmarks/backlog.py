@@ -18,7 +18,7 @@ import penstock as pen
 from benchmarks.peers import spend
 from benchmarks.verdict import Verdicts
 from benchmarks.workers import PeakMemory
-from penstock.observe.events import EpochPublished, Event
+from penstock.events import EpochPublished, Event
 
 SIZES_MB = (10, 100, 1000)
 PAYLOAD_BYTES = 1000

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 import penstock as pen
 from benchmarks import data, ours, peers
 from benchmarks.verdict import Verdicts, percentile
-from penstock.observe.events import EpochPublished, Event
+from penstock.events import EpochPublished, Event
 
 EPOCHS = 60
 WARMUP = 5

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from benchmarks import data, ours
 from benchmarks.verdict import Verdicts, percentile
 from benchmarks.workers import PeakMemory
-from penstock.observe.events import EpochPublished
+from penstock.events import EpochPublished
 
 KEYS = (1_000_000, 50_000_000)
 LOAD_ROWS = 1_000_000

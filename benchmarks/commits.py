@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 import penstock as pen
 from benchmarks.verdict import Verdicts
-from penstock.observe.events import Committed, EpochPublished, Event
+from penstock.events import Committed, EpochPublished, Event
 from penstock.sinks.paimon.commit import PaimonCommitter
 
 COMMIT_S = 10.0

@@ -16,7 +16,7 @@ import penstock as pen
 from benchmarks import data
 from benchmarks.measure import stream_files
 from benchmarks.verdict import Verdicts, percentile
-from penstock.observe.events import EpochPublished, Event
+from penstock.events import EpochPublished, Event
 
 LATENCY_S = 0.05
 CONCURRENCY = 200

@@ -14,7 +14,7 @@ import penstock as pen
 from benchmarks.measure import Measured, stream_files
 from benchmarks.peers import spend
 from penstock.api.stream import Output, Stream
-from penstock.observe.events import EpochPublished, Event
+from penstock.events import EpochPublished, Event
 
 
 class Totals(pen.KeyedProcess):

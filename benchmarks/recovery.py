@@ -20,7 +20,7 @@ from benchmarks.backlog import SIZES_MB, Slow, generate
 from benchmarks.peers import spend
 from benchmarks.verdict import Verdicts
 from benchmarks.workers import PeakMemory
-from penstock.observe.events import EpochPublished, Event
+from penstock.events import EpochPublished, Event
 from penstock.sinks.paimon.read import read_table
 
 BEFORE, AFTER = 7, 2

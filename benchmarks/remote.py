@@ -25,7 +25,7 @@ from benchmarks.bucket import BucketProcess
 from benchmarks.measure import stream_files
 from benchmarks.session import with_settings
 from benchmarks.verdict import Verdicts, percentile
-from penstock.observe.events import EpochPublished, Event
+from penstock.events import EpochPublished, Event
 from penstock.spark.quirks.logfiles import QUICK, SETTING
 from penstock.store import open_store
 from penstock.store.object import ObjectStore

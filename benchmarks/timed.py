@@ -18,7 +18,7 @@ from benchmarks.data import ROW_GROUPS_PER_FILE
 from benchmarks.measure import Measured
 from benchmarks.ours import summary
 from penstock.api.stream import Output
-from penstock.observe.events import EpochPublished, Event
+from penstock.events import EpochPublished, Event
 
 SPARK_SCHEMA = "key long, ts timestamp, amount long"
 SCHEMA = pa.schema([("key", pa.int64()), ("ts", pa.timestamp("us", "UTC")), ("amount", pa.int64())])

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from benchmarks.verdict import Verdicts
 from penstock.engine.upkeep import TableUpkeep, Upkeeping
-from penstock.observe.events import Event
+from penstock.events import Event
 from penstock.protocol.ids import CheckpointId, Generation
 from penstock.sinks.base import CommitPermit, Committable, WriterContext
 from penstock.sinks.paimon.open import open_table

@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 import penstock
+import penstock.events
 import penstock.testing
 
 _GROUPS = {
@@ -32,9 +33,9 @@ _INTRODUCTION = """\
 
 Generated from the docstrings by `python scripts/api_page.py`. Do not edit.
 
-`import penstock as pen` has all names of this page; those of `penstock.testing` come last. Names with an
-underscore, and modules that are not named here, are not part of the API. [Guides](../guides/index.md) show how the
-names are used.
+`import penstock as pen` has all names of this page; those of `penstock.events` and `penstock.testing` come last. Names
+with an underscore, and modules that are not named here, are not part of the API. [Guides](../guides/index.md) show how
+the names are used.
 """
 
 _WIDTH = 100
@@ -52,11 +53,13 @@ class _Unquoted(str):
 def api_page() -> str:
     """The page: groups of names, each with its signature and docstring, classes with their public members."""
     grouped: dict[str, list[str]] = {heading: [] for heading in _GROUPS}
-    for name in penstock.__all__:
+    for name in (name for name in penstock.__all__ if not inspect.ismodule(getattr(penstock, name))):
         grouped[_group_of(getattr(penstock, name))].append(name)
     parts = [_INTRODUCTION]
     for heading, names in grouped.items():
         parts += [f"## {heading}\n", *(_entry(penstock, name) for name in names)]
+    parts += ["## Events\n", _prose(penstock.events)]
+    parts += [_entry(penstock.events, name) for name in penstock.events.__all__ if name != "Event"]
     parts += ["## Testing\n", *(_entry(penstock.testing, name) for name in penstock.testing.__all__)]
     return "\n".join(parts)
 
@@ -98,6 +101,8 @@ def _member(owner: str, name: str, value: Any) -> str:
 
 
 def _signature(what: Any) -> str:
+    if hasattr(what, "__struct_fields__"):
+        return _fields(what)
     if inspect.isclass(what) and what.__init__ in (object.__init__, Exception.__init__):
         return ""
     signature = inspect.signature(what)
@@ -112,6 +117,14 @@ def _signature(what: Any) -> str:
         return short
     one_per_line = ",\n    ".join(_arguments(short))
     return f"(\n    {one_per_line},\n){short[_end(short) + 1 :]}"
+
+
+def _fields(event: Any) -> str:
+    """What an event has, with types as they are written; users never make one, so defaults are left out."""
+    written = {
+        name: text for base in reversed(event.__mro__) for name, text in vars(base).get("__annotations__", {}).items()
+    }
+    return "(\n    " + ",\n    ".join(f"{name}: {written[name]}" for name in event.__struct_fields__) + ",\n)"
 
 
 def _plain(annotation: Any) -> Any:

@@ -3,6 +3,7 @@ recovers."""
 
 from typing import TYPE_CHECKING, Any
 
+from penstock import events
 from penstock.api.deprecated import RENAMED, warn_renamed
 from penstock.api.read import read
 from penstock.api.stream import BroadcastStream, KeyedStream, Output, Stream, WindowedStream, start
@@ -70,6 +71,7 @@ __all__ = [
     "collect_set",
     "count",
     "count_distinct",
+    "events",
     "first",
     "last",
     "list_state",

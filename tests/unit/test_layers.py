@@ -41,7 +41,8 @@ MAY_IMPORT: Mapping[str, frozenset[str]] = {
     "spark": LEAVES | {"store", "inflight", "graph", "subtask", "engine"},
     "api": LEAVES | {"operators", "sinks", "graph", "engine", "spark"},
     "testing": LEAVES | {"store", "inflight", "state", "operators", "sinks", "graph", "subtask", "engine", "api"},
-    "cli": LEAVES | {"store", "sinks", "observe", "engine", "spark"},
+    "events": frozenset({"observe"}),
+    "cli": LEAVES | {"store", "sinks", "observe", "engine", "spark", "events"},
 }
 """`penstock/__init__.py`, the list of public names, may import everything."""
 

@@ -7,8 +7,7 @@ import time
 from pathlib import Path
 
 import penstock as pen
-from penstock.observe.events import EpochPublished, Event
-from penstock.observe.progress import format_epoch
+from penstock.events import EpochPublished, Event, format_epoch
 
 CLICK_COST_S = 0.0002
 TABLE = "shop.clicks"

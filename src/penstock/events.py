@@ -1,0 +1,53 @@
+"""What happens to a query, as objects: `start(on_event=…)` hands each to your function.
+
+>>> import penstock as pen
+>>> def show(event):
+...     if isinstance(event, pen.events.EpochPublished):
+...         print(pen.events.format_epoch(event))
+
+`Event` is the union of all of them. The folder of the checkpoint has the same events as JSON, in ``events.jsonl``.
+Later releases may add events and fields.
+"""
+
+from penstock.observe.events import (
+    BytesWritten,
+    CommitRetried,
+    CommitSlow,
+    Committed,
+    EpochFailed,
+    EpochPublished,
+    Event,
+    InFlightDropped,
+    QueryStarted,
+    QueryStopped,
+    Rescaled,
+    SavepointFailed,
+    SavepointTaken,
+    SourceSlow,
+    StorageRetried,
+    TableKept,
+    UpkeepFailed,
+)
+from penstock.observe.progress import format_commit, format_epoch
+
+__all__ = [
+    "Event",
+    "QueryStarted",
+    "QueryStopped",
+    "EpochPublished",
+    "EpochFailed",
+    "BytesWritten",
+    "Committed",
+    "CommitRetried",
+    "CommitSlow",
+    "SourceSlow",
+    "StorageRetried",
+    "Rescaled",
+    "InFlightDropped",
+    "SavepointTaken",
+    "SavepointFailed",
+    "TableKept",
+    "UpkeepFailed",
+    "format_epoch",
+    "format_commit",
+]
