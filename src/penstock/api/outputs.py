@@ -8,6 +8,7 @@ from dataclasses import MISSING, dataclass, fields
 from typing import TYPE_CHECKING, ParamSpec, TypeVar, Unpack
 
 from penstock.api.deprecated import renamed_argument
+from penstock.api.shown import output_line
 from penstock.engine.options import Config, Options
 from penstock.graph.compiler import compile_pipeline
 from penstock.graph.nodes import SinkNode
@@ -42,6 +43,9 @@ class Output:
     """A stream that ends in a sink."""
 
     node: SinkNode
+
+    def __repr__(self) -> str:
+        return output_line(self.node)
 
     @renamed_argument("listeners", "on_event")
     @_showing_options

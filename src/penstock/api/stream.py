@@ -15,6 +15,7 @@ from penstock.api.checks import check_keys, check_outputs, names_of
 from penstock.api.combine import connected, joined, micros, require_event_time, require_streams, side_node
 from penstock.api.deprecated import renamed_argument
 from penstock.api.outputs import Output, start
+from penstock.api.shown import stream_line
 from penstock.api.sql import pushed_down, require_no_operator, where_sql, with_expressions
 from penstock.api.windowed import WindowedStream
 from penstock.errors import PipelineError
@@ -58,6 +59,9 @@ class Stream:
     """Records without a key."""
 
     node: Node
+
+    def __repr__(self) -> str:
+        return stream_line("Stream", self.node)
 
     @property
     def schema(self) -> pa.Schema:
@@ -226,6 +230,9 @@ class BroadcastStream:
 
     node: Node
 
+    def __repr__(self) -> str:
+        return stream_line("BroadcastStream", self.node)
+
     def input(self) -> Input:
         return Input(self.node, broadcast=True)
 
@@ -236,6 +243,9 @@ class KeyedStream:
 
     node: Node
     keys: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        return stream_line("KeyedStream", self.node, self.keys)
 
     def input(self) -> Input:
         return Input(self.node, self.keys)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from penstock.api.shown import stream_line, window_text
 from penstock.graph.nodes import schema_of
 from penstock.operators.aggregate.base import Aggregate
 from penstock.operators.aggregate.parts import by_name
@@ -28,6 +29,10 @@ class WindowedStream:
     allowed_lateness: int
     emit: Emit
     time_shift: int
+
+    def __repr__(self) -> str:
+        stream = self.stream
+        return stream_line("WindowedStream", stream.node, stream.keys, window_text(self.kind, self.column))
 
     def aggregate(
         self, columns: Mapping[str, Aggregate] | None = None, /, *, name: str | None = None, **aggregates: Aggregate

@@ -14,6 +14,7 @@ from penstock.errors import PenstockError
 from penstock.observe.events import Committed, EpochPublished
 from penstock.protocol.ids import Generation
 from penstock.protocol.manifest import Manifest
+from penstock.text import redacted
 
 
 class Query:
@@ -21,6 +22,15 @@ class Query:
 
     def __init__(self, supervisor: Supervisor) -> None:
         self._supervisor = supervisor
+
+    def __repr__(self) -> str:
+        """What can be told without a look at the storage, of a query in any state."""
+        runner, error = self._supervisor.runner, self.exception()
+        how = "active" if self.is_active else "ended" if error is None else f"ended with {error.code}"
+        return (
+            f"<Query {self.name!r}, {how}, checkpoints in {redacted(runner.checkpoints.store.url)}, "
+            f"generation {runner.generation}, last checkpoint {runner.manifest.checkpoint}>"
+        )
 
     @property
     def name(self) -> str:
