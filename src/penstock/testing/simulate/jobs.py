@@ -80,6 +80,11 @@ class Shape:
     """Whether records may be late."""
     branches: tuple[Branch, ...] = ()
 
+    @property
+    def record_cost(self) -> float:
+        """Of an epoch, for one record on its way through all stages."""
+        return self.map_cost * (self.map_first + self.map_between) + self.row_cost * (1.5 if self.two_keyed else 1.0)
+
     @classmethod
     def draw(cls, rng: random.Random, *, calm: bool) -> Shape:
         """Few parts each: a thousand worlds have everything with everything, and a small one is soon over."""

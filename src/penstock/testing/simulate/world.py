@@ -124,7 +124,7 @@ class World:
         if self.shape.crowded:
             self._batch_rows = self.shape.crowded
         self._limits = Limits(segment_bytes=rng.choice((500, 3_000, 1_000_000)), prefetch_bytes=0)
-        self._slots = rng.choice((1, 2, 4))
+        self.slots = rng.choice((1, 2, 4))
         self._first_slice_rows = slices.FIRST_SLICE_ROWS if self.calm else rng.choice(FIRST_SLICES)
         self._pipeline = pipeline_of(self.shape, self)
         self._supervisor = self.scheduler.current
@@ -300,7 +300,7 @@ class World:
             return made
 
         surroundings = Surroundings(
-            cluster=lambda _, __: SimCluster(self, process, self._limits, self._slots),
+            cluster=lambda _, __: SimCluster(self, process, self._limits, self.slots),
             feed=lambda _: SimFeed(self, process, driver.loop),
             store=store,
             spawn=spawn,
