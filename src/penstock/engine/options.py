@@ -9,6 +9,7 @@ import difflib
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from pathlib import PurePosixPath
 from typing import Any, Literal, TypeAlias, TypedDict, Unpack, cast
 
 from penstock.errors import ConfigError
@@ -93,6 +94,14 @@ class Config:
     """The share of an operator's records that may become dead letters, counted over at least 1,000."""
     prefetch_bytes: int = 16 << 20
     segment_bytes: int = 64 << 20
+
+    def query_name(self, url: str) -> str:
+        """What the query is called: as the user says, or like its folder.
+
+        >>> Config.of("here").query_name("file:///checkpoints/totals")
+        'totals'
+        """
+        return self.name or PurePosixPath(url).name
 
     def subtasks(self, stage_of: Mapping[str, str]) -> dict[str, int]:
         """The number of subtasks of every stage; `stage_of` has the stage of every operator.

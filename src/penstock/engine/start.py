@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from pathlib import PurePosixPath
 
 from penstock.engine.active import remember
 from penstock.engine.attempts import AttemptFiles
@@ -89,7 +88,7 @@ def start_supervisor(
     owned = take_over(checkpoints, wish, survey)
     manifest, generation = owned.manifest, owned.generation
     history = History(store, listeners)
-    name = config.name or PurePosixPath(store.url).name
+    name = config.query_name(store.url)
     for event in _first_events(name, owned):
         history.record(event)
     pipeline = pipeline.with_sinks(_taken_over(pipeline, manifest))

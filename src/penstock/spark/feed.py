@@ -26,6 +26,7 @@ from penstock.spark.quirks.hadoop import connector, hadoop_url
 from penstock.spark.quirks.interruption import end_interrupted
 from penstock.spark.quirks.logfiles import QuickLogFiles
 from penstock.spark.quirks.outliving import await_end
+from penstock.spark.quirks.querynames import start_named
 from penstock.spark.quirks.quietstop import stop_quietly
 from penstock.spark.quirks.sourcestatus import state_of
 from penstock.spark.quirks.stopped import is_stopped
@@ -56,8 +57,9 @@ class SparkFeed:
         frames: Sequence[DataFrame],
         store: Store,
         trigger: str | float | None,
+        name: str,
     ) -> None:
-        self._jobs, self._frames, self._store, self._trigger = jobs, frames, store, trigger
+        self._jobs, self._frames, self._store, self._trigger, self._name = jobs, frames, store, trigger, name
         self._context = frames[0].sparkSession.sparkContext
         self._reading: _Reading | None = None
         self._id: str | None = None
@@ -177,7 +179,8 @@ class SparkFeed:
             log_files.choose()
         try:
             with connector(self._store.url):
-                return _Reading(writer.start(), log_files, in_hand)
+                query = start_named(writer, self._name, self._frames[0].sparkSession)
+                return _Reading(query, log_files, in_hand)
         except BaseException:
             log_files.restore()
             raise

@@ -37,6 +37,6 @@ def launch(pipeline: Pipeline, config: Config, listeners: tuple[Listener, ...]) 
 
     def feed(store: Store) -> SparkFeed:
         require_connector(spark, store.url)
-        return SparkFeed(jobs(store.url), frames, store, config.trigger)
+        return SparkFeed(jobs(store.url), frames, store, config.trigger, config.query_name(store.url))
 
     return start_query(pipeline, config, Surroundings(cluster, feed), listeners)
