@@ -131,6 +131,7 @@ KILLED = """
 import os, sys
 import pyarrow as pa
 from penstock.protocol.ids import CheckpointId, Generation
+from penstock.protocol.layout import Announcement, AttemptId
 from penstock.sinks.base import WriterContext
 from penstock.sinks.paimon.sink import Paimon
 from penstock.store.local import LocalStore
