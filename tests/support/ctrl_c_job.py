@@ -1,8 +1,9 @@
-"""A program that waits for its query in a terminal; test_ctrl_c presses the keys."""
+"""A program that waits for its query in a terminal; test_ctrl_c presses keys and sends signals."""
 
 from __future__ import annotations
 
 import fcntl
+import signal
 import sys
 import termios
 import threading
@@ -57,11 +58,16 @@ def main(checkpoint: Path, kind: str) -> None:
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # from now on its keys are signals for this program
     function = hang if kind == "hang" else work
     job = stream_of(SCHEMA).map_batches(function, name="work").write(Memory("table"))
+    if kind == "own answer":
+        signal.signal(signal.SIGTERM, lambda *_: print("own answer", flush=True))
     query = InlineRun(batches_of(10, 2000), time.monotonic).start(job, checkpoint=checkpoint, on_event=listen)
+    if kind == "elsewhere":
+        print("elsewhere", flush=True)
+        threading.Event().wait()
     try:
         threading.Thread(target=tell_when_main_waits, daemon=True).start()
         query.await_termination()
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit):
         error = query.exception()
         print(f"interrupted, active={query.is_active}, error={error}", flush=True)
         raise

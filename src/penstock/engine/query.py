@@ -9,6 +9,7 @@ from typing import Literal, overload
 from penstock.engine.background import in_background, wait_for
 from penstock.engine.ending import other_process
 from penstock.engine.savepoint import Savepoint, SavepointJob
+from penstock.engine.sigterm import Terminated
 from penstock.engine.supervisor import Supervisor
 from penstock.errors import PenstockError
 from penstock.observe.events import Committed, EpochPublished
@@ -102,15 +103,16 @@ class Query:
     def await_termination(self, timeout: float | None = None) -> bool:
         """Waits for the end; True when the query ended in time.
 
-        Ctrl-C stops the query after its running epoch, a second one at once.
+        Ctrl-C stops the query after its running epoch, a second one at once. SIGTERM does the same.
 
-        Raises: the `PenstockError` that ended the query; `KeyboardInterrupt` after Ctrl-C.
+        Raises: the `PenstockError` that ended the query; `KeyboardInterrupt` after Ctrl-C; `SystemExit` with code 143
+        after SIGTERM.
         """
         self._require_process("await_termination")
         try:
             ended = wait_for(self._supervisor.ended, timeout)
-        except KeyboardInterrupt:
-            self._supervisor.stop_interrupted()
+        except (KeyboardInterrupt, Terminated) as signalled:
+            self._supervisor.stop_interrupted(again="Ctrl-C" if isinstance(signalled, KeyboardInterrupt) else "SIGTERM")
             raise
         error = self.exception()
         if ended and error is not None:

@@ -25,6 +25,7 @@ from penstock.engine.options import Config
 from penstock.engine.origin import bring
 from penstock.engine.query import Query
 from penstock.engine.settle import require_same_table, settle
+from penstock.engine.sigterm import stop_on_sigterm
 from penstock.engine.supervisor import Makers, Supervisor
 from penstock.engine.takeover import Owned, Survey, take_over
 from penstock.engine.upkeep import TableUpkeep, Upkeeping
@@ -70,6 +71,7 @@ def start_query(
     query = Query(supervisor)
     remember(query)
     supervisor.end_with_program()
+    stop_on_sigterm()
     return query
 
 

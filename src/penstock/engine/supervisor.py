@@ -196,11 +196,14 @@ class Supervisor:
             self.runner.cluster.cancel()
             wait_for(self.ended, EXIT_S)
 
-    def stop_interrupted(self) -> None:
-        """After Ctrl-C; Spark has cancelled the running job then. Another one while we wait ends the waiting."""
+    def stop_interrupted(self, *, again: str) -> None:
+        """After Ctrl-C, when Spark has cancelled the running job, or after SIGTERM, when it has not.
+
+        Ctrl-C while this method waits ends the waiting; `again` is what the user is told to repeat.
+        """
         try:
             self.request_stop(drain=False)
-            _log.warning("%s stops after its running epoch; Ctrl-C once more stops it at once", self.name)
+            _log.warning("%s stops after its running epoch; %s once more stops it at once", self.name, again)
             wait_for(self.ended)
         except KeyboardInterrupt:
             atexit.unregister(self._stop_at_exit)
