@@ -52,12 +52,12 @@ def unfiltered(original: Any) -> Any:
 def live_first(_: Any) -> Any:
     def peek(self: gate.Channel) -> Any:
         if self._live is not None and (rows := self._live.peek()) is not None:
-            self._recovering = False
+            self._in_segments = False
             return rows
-        self._recovering = True
-        batch = self._recovered.peek()
+        self._in_segments = True
+        batch = self._segments.peek()
         if self.watermarks is not None:
-            self.watermarks.passed(self._recovered.spans_done)
+            self.watermarks.passed(self._segments.spans_done)
         return batch
 
     return peek
@@ -158,9 +158,9 @@ def newest_first(original: Any) -> Any:
 
 def stale_answer(original: Any) -> Any:
     def ask(self: commits.SinkCommits) -> None:
-        before = self._progress
+        before = self._standing
         original(self)
-        self._progress = replace(self._progress, sink=before.sink)
+        self._standing = replace(self._standing, sink=before.sink)
 
     return ask
 

@@ -32,7 +32,7 @@ MUTANTS = (
     mutant("cursor-ahead", "a cursor is one row too far", (scan.Chunk, "cursor_after", faulty.cursor_off(1))),
     mutant("cursor-behind", "a cursor is one row short", (scan.Chunk, "cursor_after", faulty.cursor_off(-1))),
     mutant("no-filter", "readers of one segment do not filter it", (scan.SpanScan, "_load_next", faulty.unfiltered)),
-    mutant("live-first", "live rows are read before recovered ones", (gate.Channel, "peek", faulty.live_first)),
+    mutant("live-first", "live rows are read before those in segments", (gate.Channel, "peek", faulty.live_first)),
     mutant(
         "quick-lane-first",
         "a consumer does not wait for rows upstream that arrived earlier",
@@ -183,7 +183,7 @@ MUTANTS = (
     mutant(
         "table-not-asked",
         "a start does not ask what the table holds",
-        (start, "settle", lambda _: lambda name, sink, committer, **rest: commit.SinkProgress(sink)),
+        (start, "agree", lambda _: lambda name, sink, committer, **rest: commit.SinkStanding(sink)),
     ),
     # -- source
     mutant("replay-taken", "a replayed micro-batch is taken again", (loop, "judge_batch", faulty.replay_taken)),

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock.engine import base, epochs, origin, transfer
+from penstock.engine import epochs, origin, startpoint, transfer
 from penstock.graph import compiler
 from penstock.inflight import gate
 from penstock.operators.calls import map_async_operator
@@ -109,7 +109,7 @@ MUTANTS_OF_PARTS = (
         "misfit-accepted",
         "a pipeline that does not fit its checkpoint is started",
         ("tests/unit/engine/test_engine_refusals.py",),
-        (base, "compare_shapes", faulty.always(())),
+        (startpoint, "compare_shapes", faulty.always(())),
     ),
     part(
         "dropped-uncounted",
@@ -121,13 +121,13 @@ MUTANTS_OF_PARTS = (
         "restore-over",
         "a restore is done into a folder with a history of its own",
         ("tests/unit/engine/test_restore.py", "tests/unit/engine/test_savepoint.py"),
-        (base, "require_new", faulty.always(None)),
+        (startpoint, "require_new", faulty.always(None)),
     ),
     part(
         "restore-half",
         "a query starts on a folder whose restore was not finished",
         ("tests/unit/engine/test_restore.py", "tests/unit/engine/test_savepoint.py"),
-        (base, "require_finished", faulty.always(None)),
+        (startpoint, "require_finished", faulty.always(None)),
     ),
     part(
         "restore-another",

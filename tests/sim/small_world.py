@@ -69,7 +69,7 @@ class Driver:
     """A checkpoint to go back to."""
     overtaken: int = 0
     ids: Ids = ()
-    base: Published | None = None
+    parent: Published | None = None
     takeover: Published | None = None
     """The driver's own takeover: to be published, to be confirmed or to be undone."""
     generation: int = 0
@@ -165,13 +165,13 @@ def _read(world: World, number: int, driver: Driver, rules: Rules) -> Iterator[W
     if driver.restore is not None and not found:
         yield _with(world, number, driver.ended("refused"))
     else:
-        yield _with(world, number, replace(driver, at="survey", base=found[-1] if found else None))
+        yield _with(world, number, replace(driver, at="survey", parent=found[-1] if found else None))
 
 
 def _survey(world: World, number: int, driver: Driver, rules: Rules) -> Iterator[World]:
     """Asks the table before anything is claimed. It knows nothing of a query that is about to begin."""
     del rules
-    if driver.base is not None and not _agrees(world, driver.base.sink, restored=driver.restore is not None):
+    if driver.parent is not None and not _agrees(world, driver.parent.sink, restored=driver.restore is not None):
         yield _with(world, number, replace(driver, at="reconsider"))
     else:
         yield _with(world, number, replace(driver, at="claim"))
@@ -199,8 +199,8 @@ def _claim(world: World, number: int, driver: Driver, rules: Rules) -> Iterator[
 def _look(world: World, number: int, driver: Driver, rules: Rules) -> Iterator[World]:
     """Before its takeover and after it. What is decided is done in the next step."""
     del rules
-    base = _as_manifest(driver.base) if driver.base is not None else _empty(f"query {number}")
-    claim = Claim(driver.wish, Generation(driver.generation), driver.ids, base, base.sinks)
+    parent = _as_manifest(driver.parent) if driver.parent is not None else _empty(f"query {number}")
+    claim = Claim(driver.wish, Generation(driver.generation), driver.ids, parent, parent.sinks)
     mine = None if driver.takeover is None else _as_manifest(driver.takeover)
     match takeover.decide(claim, world.look(), mine, driver.overtaken):
         case takeover.Publish(made):
@@ -244,7 +244,7 @@ def _again(driver: Driver, at: str) -> Driver:
 def _began(driver: Driver) -> Driver:
     assert driver.takeover is not None
     made = driver.takeover
-    return replace(driver, at="ask", manifest=made, sink=made.sink, ids=(), base=None, takeover=None)
+    return replace(driver, at="ask", manifest=made, sink=made.sink, ids=(), parent=None, takeover=None)
 
 
 # -- running: epochs, commits and the collector beside each other ------------------------------------------------------

@@ -54,7 +54,7 @@ def test_live_rows_of_a_crowded_input_are_put_away_while_others_are_read(held: b
 def _crowded(seed: int) -> bool | None:
     """Whether an input is held back where live inputs are crowded; None where they are not."""
     branches = World(seed).shape.branches
-    return next((branch.held for branch in branches if isinstance(branch, Connected) and branch.crowded), None)
+    return next((branch.held_back for branch in branches if isinstance(branch, Connected) and branch.crowded), None)
 
 
 def _puts_away(seed: int) -> bool:

@@ -110,13 +110,13 @@ class QueryMachine(RuleBasedStateMachine):
         if not hasattr(self, "world"):
             return
         try:
-            self._settle()
+            self._drain()
         except CheckFailed as failure:  # hypothesis makes examples of ordinary exceptions smaller only
             raise AssertionError("\n".join([*self.world.trace.last, str(failure)])) from None
         finally:
             self.world.scheduler.close()
 
-    def _settle(self) -> None:
+    def _drain(self) -> None:
         self.world.table_stalls = set()
         self.world.source.ends = True
         if self.driver.over or self.driver.stopped:

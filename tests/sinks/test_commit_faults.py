@@ -10,9 +10,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from penstock.engine import settle as engine_settle
+from penstock.engine import agreement as engine_agreement
 from penstock.errors import PenstockError
-from penstock.protocol.commit import Agreed, SinkProgress, TableHistory, Verdict, answered, reconcile
+from penstock.protocol.commit import Agreed, SinkStanding, TableHistory, Verdict, answered, reconcile
 from penstock.protocol.manifest import SinkState
 from tests.sinks.commit_faults import run_memory, run_paimon
 from tests.support.seeds import FRESH, drawn
@@ -47,9 +47,9 @@ def blind(sink: SinkState, table: TableHistory, *, restored: bool = False) -> Ve
     return reconcile(sink, replace(table, gone=None), restored=restored)
 
 
-def floor_too_high(progress: SinkProgress, agreed: Agreed) -> SinkProgress:
+def floor_too_high(standing: SinkStanding, agreed: Agreed) -> SinkStanding:
     """As if a snapshot could be remembered while the commit in it is not acknowledged."""
-    after = answered(progress, agreed)
+    after = answered(standing, agreed)
     floors = [landed.receipt.snapshot for landed in agreed.landed]
     return replace(after, sink=msgspec.structs.replace(after.sink, floor=floors[-1])) if floors else after
 
@@ -66,10 +66,10 @@ def first_failure() -> str:
 
 def test_the_worlds_find_a_commit_that_is_doubled_when_its_snapshot_expired(monkeypatch: pytest.MonkeyPatch) -> None:
     """The fault put back: other engines expire the only snapshot that proves an unacknowledged commit."""
-    monkeypatch.setattr(engine_settle, "reconcile", blind)
+    monkeypatch.setattr(engine_agreement, "reconcile", blind)
     assert "doubled" in first_failure()
 
 
 def test_the_worlds_find_a_floor_above_a_commit_that_is_not_acknowledged(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_settle, "answered", floor_too_high)
+    monkeypatch.setattr(engine_agreement, "answered", floor_too_high)
     assert first_failure() != "nothing failed"

@@ -14,9 +14,9 @@ import pyarrow as pa
 import pytest
 
 import penstock as pen
+from penstock.engine.agreement import agree
 from penstock.engine.attempts import AttemptFiles
 from penstock.engine.cluster import JobFailed, StageJob
-from penstock.engine.settle import settle
 from penstock.errors import ConfigError, MissingFile
 from penstock.protocol.commit import with_floor, with_pending
 from penstock.protocol.ids import CheckpointId, Generation
@@ -81,11 +81,11 @@ def test_a_file_that_is_to_be_committed_and_is_gone_is_named(sink: Paimon) -> No
     committables = tuple(epoch(sink, 4))
     pending = with_pending(SinkState(), CheckpointId(4), committables)
     committer = sink.open_committer("me")
-    assert settle("out", pending, committer).sink == with_floor(pending, 0)
+    assert agree("out", pending, committer).sink == with_floor(pending, 0)
     gone = next(Path(sink.warehouse).rglob("*.parquet"))
     gone.unlink()
     with pytest.raises(MissingFile, match=f"sink out: .*{gone.name}, which checkpoint 4 is to commit"):
-        settle("out", pending, committer)
+        agree("out", pending, committer)
 
 
 def test_files_of_what_the_table_already_holds_may_be_gone(sink: Paimon) -> None:
@@ -95,7 +95,7 @@ def test_files_of_what_the_table_already_holds_may_be_gone(sink: Paimon) -> None
     commit(sink.open_committer("me"), 4, committables)
     for path in Path(sink.warehouse).rglob("*.parquet"):
         path.unlink()
-    (landed,) = settle("out", pending, sink.open_committer("me")).landed
+    (landed,) = agree("out", pending, sink.open_committer("me")).landed
     assert (landed.first, landed.last) == (4, 4)
 
 

@@ -60,21 +60,21 @@ def others_commit_and_expire(sink: Paimon, *, compact: bool = False) -> None:
 def die_after_the_first_commit(sink: Paimon, folder: Path, monkeypatch: pytest.MonkeyPatch) -> InlineRun:
     """The commit lands, no answer comes back, and the query gives up before it learns so."""
     run = InlineRun(batches_of(50, 1), FakeClock())
-    held = paimon_commit.PaimonCommitter._held
+    found = paimon_commit.PaimonCommitter._receipt_in_table
     asked = paimon_commit.PaimonCommitter.commits
 
     def lost(self: paimon_commit.PaimonCommitter) -> Any:
-        held(self)
+        found(self)
         monkeypatch.setattr(paimon_commit.PaimonCommitter, "commits", unreachable)
         raise TimeoutError("no answer")
 
     def unreachable(self: paimon_commit.PaimonCommitter, *_: object) -> Any:
         raise TimeoutError("no answer")
 
-    monkeypatch.setattr(paimon_commit.PaimonCommitter, "_held", lost)
+    monkeypatch.setattr(paimon_commit.PaimonCommitter, "_receipt_in_table", lost)
     with pytest.raises(CommitFailed):
         finish(run, sink, folder)
-    monkeypatch.setattr(paimon_commit.PaimonCommitter, "_held", held)
+    monkeypatch.setattr(paimon_commit.PaimonCommitter, "_receipt_in_table", found)
     monkeypatch.setattr(paimon_commit.PaimonCommitter, "commits", asked)
     newest = Checkpoints(open_store(str(folder / "checkpoint"))).newest()
     assert newest is not None

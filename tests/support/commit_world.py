@@ -17,12 +17,12 @@ from dataclasses import dataclass, field
 import msgspec
 import pyarrow as pa
 
+from penstock.engine.agreement import agree
 from penstock.engine.attempts import AttemptFiles
-from penstock.engine.base import Base
 from penstock.engine.checkpoints import Checkpoints, Driver
 from penstock.engine.commitevents import CommitEvents
 from penstock.engine.commits import CommitCoordinator, SinkCommits
-from penstock.engine.settle import settle
+from penstock.engine.startpoint import StartPoint
 from penstock.engine.takeover import Survey, take_over
 from penstock.errors import Fenced, PenstockError, TablePositionMismatch
 from penstock.observe.events import CommitRetried, Committed
@@ -192,12 +192,12 @@ class World:
             self.faults = True
 
     def _survey(self) -> Survey:
-        base = self.checkpoints.newest() or self.empty
+        parent = self.checkpoints.newest() or self.empty
         committers: dict[str, Committer] = {
-            name: Faulty(sink.open_committer(f"{base.identity}-{name}"), self) for name, sink in self.sinks.items()
+            name: Faulty(sink.open_committer(f"{parent.identity}-{name}"), self) for name, sink in self.sinks.items()
         }
-        told = {name: settle(name, base.sinks[name], committer).sink for name, committer in committers.items()}
-        return Survey(Base(base), committers, told)
+        told = {name: agree(name, parent.sinks[name], committer).sink for name, committer in committers.items()}
+        return Survey(StartPoint(parent), committers, told)
 
     def _instance(self, generation: Generation, manifest: Manifest, committers: dict[str, Committer]) -> Instance:
         def committed(event: Committed) -> None:
@@ -216,13 +216,13 @@ class World:
             committer.fence(generation)
             self.fenced[name] = max(generation, self.fenced.get(name, generation))
             try:
-                progress = settle(name, manifest.sinks[name], committer)
+                standing = agree(name, manifest.sinks[name], committer)
             except PenstockError:
                 self.checkpoints.require_leader(generation)
                 raise
             sinks[name] = SinkCommits(
                 name,
-                progress,
+                standing,
                 committer,
                 generation=generation,
                 still_leader=lambda: not self.checkpoints.superseded(generation),

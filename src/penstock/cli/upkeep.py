@@ -109,8 +109,8 @@ def _waiting(folder: str) -> list[Committable]:
 
     Raises: `NoSuchCheckpoint` when it holds none: a misspelt folder would protect nothing.
     """
-    held = Checkpoints(open_store(folder))
-    manifests = [held.read(number) for number in held.ids()]
+    checkpoints = Checkpoints(open_store(folder))
+    manifests = [checkpoints.read(number) for number in checkpoints.ids()]
     if not manifests:
         raise NoSuchCheckpoint(
             f"{folder} holds no checkpoint",

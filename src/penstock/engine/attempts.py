@@ -48,14 +48,14 @@ class AttemptFiles:
         self._due = True
 
     def published(self, checkpoint: CheckpointId, winners: frozenset[str]) -> None:
-        """The attempts at this checkpoint are settled: `winners` are in it, all others lost."""
+        """The attempts at this checkpoint are decided: `winners` are in it, all others lost."""
         with self._lock:
             self._published = checkpoint
             self._winners = remembered(self._winners | {(checkpoint, attempt) for attempt in winners}, checkpoint)
             self._due = True
 
     def sweep(self, remove: Callable[[Sequence[str]], None]) -> bool:
-        """Removes what is settled; says whether there was something to look at.
+        """Removes the files of attempts that lost; says whether there was something to look at.
 
         A zombie that announces more after this is found by the next sweep.
         """

@@ -211,9 +211,9 @@ class Checkpoints:
 
     def no_such(self, checkpoint: CheckpointId) -> NoSuchCheckpoint:
         ids = self.ids()
-        held = f"it holds {ids[0]} to {ids[-1]}" if ids else "it holds none"
+        there = f"it holds {ids[0]} to {ids[-1]}" if ids else "it holds none"
         return NoSuchCheckpoint(
-            f"checkpoint {checkpoint} is not in {self.store.url}; {held}",
+            f"checkpoint {checkpoint} is not in {self.store.url}; {there}",
             cause="it was never published, or expired (option retain)",
             next_step="choose one that is there, or leave restore out for the newest",
         )

@@ -14,15 +14,15 @@ import time
 from collections.abc import Callable, Mapping
 from typing import NoReturn, assert_never
 
+from penstock.engine.agreement import ask_table
 from penstock.engine.attempts import AttemptFiles
 from penstock.engine.background import AT_ONCE, WHEN_WOKEN, Background, Pause, Spawn
 from penstock.engine.commitevents import CommitCall, CommitEvents, committed_event
 from penstock.engine.history import utc_now
-from penstock.engine.settle import ask_table
 from penstock.errors import CommitFailed, Fenced, ListenerFailed, MissingFile, PenstockError, TablePositionMismatch
 from penstock.observe.events import CommitRetried
 from penstock.protocol import commit as protocol
-from penstock.protocol.commit import Ask, CommitBatch, LandedCommit, Rest, SinkProgress, Tell, next_action
+from penstock.protocol.commit import Ask, CommitBatch, LandedCommit, Rest, SinkStanding, Tell, next_action
 from penstock.protocol.ids import NO_CHECKPOINT, CheckpointId, Generation
 from penstock.protocol.manifest import Committable, Manifest, SinkState
 from penstock.sinks.base import Committer
@@ -46,7 +46,7 @@ class SinkCommits:
     def __init__(
         self,
         name: str,
-        progress: SinkProgress,
+        standing: SinkStanding,
         committer: Committer,
         *,
         generation: Generation,
@@ -58,7 +58,7 @@ class SinkCommits:
         clock: Callable[[], float] = time.monotonic,
         wall_ms: Callable[[], int] = _wall_ms,
     ) -> None:
-        self._name, self._progress, self._committer = name, progress, committer
+        self._name, self._standing, self._committer = name, standing, committer
         self._generation, self._still_leader, self._events = generation, still_leader, events
         self._listeners, self._attempts = listeners, attempts
         self._clock, self._wall_ms = clock, wall_ms
@@ -79,13 +79,13 @@ class SinkCommits:
     def state(self) -> SinkState:
         """What a manifest that is published now has to hold of this sink."""
         with self._lock:
-            return self._progress.sink
+            return self._standing.sink
 
     def published(self, checkpoint: CheckpointId, manifest: SinkState, winners: frozenset[str]) -> None:
         """A manifest is published; `winners` are the attempts whose reports are in it."""
         if self._attempts is not None:
             self._attempts.published(checkpoint, winners)
-        self._change(lambda progress: protocol.published(progress, checkpoint, manifest))
+        self._change(lambda standing: protocol.published(standing, checkpoint, manifest))
         self._background.wake()
 
     def discard(self, committables: tuple[Committable, ...]) -> None:
@@ -127,7 +127,7 @@ class SinkCommits:
     def _act(self) -> Pause:
         now_s = self._clock()
         with self._lock:
-            action, ending = next_action(self._progress, self._generation, now_s), self._ending
+            action, ending = next_action(self._standing, self._generation, now_s), self._ending
         try:
             match action:
                 case Tell(landed):
@@ -179,7 +179,7 @@ class SinkCommits:
             self._again(protocol.in_doubt, batch.pending[0].checkpoint, batch.permit.checkpoint, error)
             return
         self._duration_s = self._clock() - start
-        self._change(lambda progress: protocol.committed(progress, batch, receipt))
+        self._change(lambda standing: protocol.committed(standing, batch, receipt))
 
     def _properties(self, batch: CommitBatch) -> dict[str, str]:
         """Written into the table snapshot, for whoever looks at the table alone."""
@@ -200,7 +200,7 @@ class SinkCommits:
         except Exception as error:
             self._again(protocol.in_doubt, sink.pending[0].checkpoint, sink.pending[-1].checkpoint, error)
             return
-        self._change(lambda progress: protocol.answered(progress, agreed))
+        self._change(lambda standing: protocol.answered(standing, agreed))
 
     def _raise_unless_replaced(self, error: PenstockError) -> NoReturn:
         """A newer driver may have committed, and others may have tidied up behind it: that is the reason, then."""
@@ -221,7 +221,7 @@ class SinkCommits:
             self._again(protocol.failed, landed.first, landed.last, error)
             return
         self._events.committed(committed_event(self._name, landed, self._duration_s))
-        self._change(lambda progress: protocol.told(progress, told))
+        self._change(lambda standing: protocol.told(standing, told))
         self._told_time = None  # what was waiting for this commit may be due now
 
     def _told(self, landed: LandedCommit, states: Mapping[str, bytes]) -> dict[str, bytes]:
@@ -241,23 +241,23 @@ class SinkCommits:
 
     def _again(
         self,
-        outcome: Callable[[SinkProgress, float], SinkProgress],
+        outcome: Callable[[SinkStanding, float], SinkStanding],
         first: CheckpointId,
         last: CheckpointId,
         error: Exception,
     ) -> None:
-        self._change(lambda progress: outcome(progress, self._clock()))
-        failures = self._progress.failures
+        self._change(lambda standing: outcome(standing, self._clock()))
+        failures = self._standing.failures
         if failures >= protocol.TRIES:
             raise _failed(self._name, error) from error
         self._events.retried(
             CommitRetried(at=utc_now(), sink=self._name, first=first, last=last, attempt=failures, message=str(error))
         )
 
-    def _change(self, change: Callable[[SinkProgress], SinkProgress]) -> None:
-        """Checkpoints are published meanwhile, so every change is made to the newest progress."""
+    def _change(self, change: Callable[[SinkStanding], SinkStanding]) -> None:
+        """Checkpoints are published meanwhile, so every change is made to the newest standing."""
         with self._lock:
-            self._progress = change(self._progress)
+            self._standing = change(self._standing)
 
     # -- when nothing waits ----------------------------------------------------------------------------------------
 
@@ -290,7 +290,7 @@ class SinkCommits:
         except ListenerFailed as error:  # it is asked again soon; a commit would insist
             _log.warning("%s", error)
         else:
-            self._change(lambda progress: protocol.listened(progress, told))
+            self._change(lambda standing: protocol.listened(standing, told))
         return PROGRESS_EVERY_S
 
 

@@ -109,7 +109,7 @@ class EpochLoop:
         with self._changed:
             while not offer.done and not self.ended:
                 self._changed.wait(1.0)
-        self.settle(offer)
+        self.require_ingested(offer)
 
     def propose(self, batch: OfferedBatch) -> Offer:
         """Puts a micro-batch on offer and returns at once; a replay is done already.
@@ -130,7 +130,7 @@ class EpochLoop:
                 self.wake()
                 return offer
 
-    def settle(self, offer: Offer) -> None:
+    def require_ingested(self, offer: Offer) -> None:
         """Raises: `NotIngested` for a micro-batch that is not part of a published checkpoint."""
         if not offer.done:
             raise NotIngested(f"micro-batch {offer.batch.batch_id} was not ingested: the query stopped")

@@ -15,12 +15,12 @@ class Pins:
     def __init__(self, checkpoints: Checkpoints) -> None:
         self._checkpoints = checkpoints
         self._lock = threading.Lock()
-        self._held: list[frozenset[str]] = []
+        self._pinned: list[frozenset[str]] = []
 
     def files(self) -> frozenset[str]:
         """Asked by the collector after it deleted old manifests and before it deletes files."""
         with self._lock:
-            return frozenset().union(*self._held)
+            return frozenset().union(*self._pinned)
 
     def hold_newest(self, newest: Callable[[], Manifest]) -> tuple[Manifest, Callable[[], None]]:
         """Pins the newest checkpoint; returns it, and what ends the pin.
@@ -41,10 +41,10 @@ class Pins:
 
     def _hold(self, files: frozenset[str]) -> Callable[[], None]:
         with self._lock:
-            self._held.append(files)
+            self._pinned.append(files)
 
         def release() -> None:
             with self._lock:
-                self._held.remove(files)
+                self._pinned.remove(files)
 
         return release

@@ -1,5 +1,5 @@
 """Starting a query: everything that can be refused is refused before anything is changed, then the driver takes
-over the checkpoint, settles what the tables already hold, and begins."""
+over the checkpoint, asks the tables what they hold, and begins."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from penstock.engine.active import remember
+from penstock.engine.agreement import agree, require_same_table
 from penstock.engine.attempts import AttemptFiles
 from penstock.engine.background import Spawn, StepThread
-from penstock.engine.base import find_base
 from penstock.engine.breaker import Breaker
 from penstock.engine.checkpoints import Checkpoints
 from penstock.engine.cluster import Cluster
@@ -24,8 +24,8 @@ from penstock.engine.history import History, Listener, takeover_event, utc_now
 from penstock.engine.options import Config
 from penstock.engine.origin import bring
 from penstock.engine.query import Query
-from penstock.engine.settle import require_same_table, settle
 from penstock.engine.sigterm import stop_on_sigterm
+from penstock.engine.startpoint import find_start
 from penstock.engine.supervisor import Makers, Supervisor
 from penstock.engine.takeover import Owned, Survey, take_over
 from penstock.engine.upkeep import TableUpkeep, Upkeeping
@@ -130,13 +130,13 @@ def _survey(
     checkpoints: Checkpoints, pipeline: Pipeline, config: Config, open_store: Callable[[str], Store], feed: Feed
 ) -> Survey:
     """Refuses what does not fit. Files of another folder are brought here; nothing else is changed."""
-    base = find_base(checkpoints, pipeline, config, open_store)
-    committers, told = _committers(pipeline, base.manifest, restored=config.restore is not None)
+    start = find_start(checkpoints, pipeline, config, open_store)
+    committers, told = _committers(pipeline, start.manifest, restored=config.restore is not None)
     if isinstance(config.restore, int):
-        _require_remembered(base.manifest, feed)
-    if base.origin is not None:
-        bring(base.origin, base.manifest, checkpoints.store)
-    return Survey(base, committers, told)
+        _require_remembered(start.manifest, feed)
+    if start.origin is not None:
+        bring(start.origin, start.manifest, checkpoints.store)
+    return Survey(start, committers, told)
 
 
 def _require_remembered(manifest: Manifest, feed: Feed) -> None:
@@ -163,7 +163,7 @@ def _rewind(feed: Feed, checkpoints: Checkpoints, owned: Owned) -> None:
 
 
 def _first_events(name: str, owned: Owned) -> Iterator[Event]:
-    manifest, origin = owned.manifest, owned.base.origin
+    manifest, origin = owned.manifest, owned.start.origin
     yield QueryStarted(
         at=utc_now(),
         name=name,
@@ -174,11 +174,11 @@ def _first_events(name: str, owned: Owned) -> Iterator[Event]:
         version=VERSION,
         origin=None if origin is None else origin.checkpoints.store.url,
     )
-    for dropped in owned.base.dropped:
+    for dropped in owned.start.dropped:
         yield InFlightDropped(
             at=utc_now(),
             edge=dropped.edge,
-            checkpoint=owned.base.manifest.checkpoint,
+            checkpoint=owned.start.manifest.checkpoint,
             rows=dropped.rows,
             bytes=dropped.bytes,
         )
@@ -186,24 +186,24 @@ def _first_events(name: str, owned: Owned) -> Iterator[Event]:
 
 
 def _committers(
-    pipeline: Pipeline, base: Manifest, *, restored: bool
+    pipeline: Pipeline, parent: Manifest, *, restored: bool
 ) -> tuple[dict[str, Committer], dict[str, SinkState]]:
     """One per sink, on tables that fit the stream and agree with the checkpoint, nothing missing.
 
     And what the tables told about the sinks, to be remembered before anything more is committed. No table is made
     before all sinks are known to point to the tables that they wrote to.
     """
-    committers, settled = {}, {}
+    committers, told = {}, {}
     for binding in pipeline.sinks():
         there = binding.sink.mark()
-        require_same_table(binding.name, base.sinks[binding.name], there, binding.sink.description)
+        require_same_table(binding.name, parent.sinks[binding.name], there, binding.sink.description)
     for binding in pipeline.sinks():
         binding.sink.check(binding.schema)
-        committer = binding.sink.open_committer(commit_user(base.identity, binding.name))
-        progress = settle(binding.name, base.sinks[binding.name], committer, restored=restored)
+        committer = binding.sink.open_committer(commit_user(parent.identity, binding.name))
+        standing = agree(binding.name, parent.sinks[binding.name], committer, restored=restored)
         committers[binding.name] = committer
-        settled[binding.name] = marked(progress.sink, binding.sink.mark())
-    return committers, settled
+        told[binding.name] = marked(standing.sink, binding.sink.mark())
+    return committers, told
 
 
 def _taken_over(pipeline: Pipeline, manifest: Manifest) -> dict[str, Sink]:
@@ -255,13 +255,13 @@ def _coordinator(
     def commits(name: str, committer: Committer) -> SinkCommits:
         committer.fence(generation)
         try:
-            progress = settle(name, manifest.sinks[name], committer)
+            standing = agree(name, manifest.sinks[name], committer)
         except PenstockError:
             checkpoints.require_leader(generation)  # a newer driver has every right to go ahead of this one
             raise
         return SinkCommits(
             name,
-            progress,
+            standing,
             committer,
             generation=generation,
             still_leader=lambda: not checkpoints.superseded(generation),

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import assert_never
 
-from penstock.engine.base import Base
 from penstock.engine.checkpoints import Checkpoints, Driver, fenced
 from penstock.engine.history import utc_now
+from penstock.engine.startpoint import StartPoint
 from penstock.errors import (
     Fenced,
     MissingFile,
@@ -55,7 +55,7 @@ _log = logging.getLogger("penstock")
 class Survey:
     """What a start found before it claimed anything."""
 
-    base: Base
+    start: StartPoint
     committers: dict[str, Committer]
     told: dict[str, SinkState]
     """What the tables told about the sinks, to be remembered before anything more is committed."""
@@ -68,7 +68,7 @@ class Owned:
     manifest: Manifest
     generation: Generation
     committers: dict[str, Committer]
-    base: Base
+    start: StartPoint
 
 
 def take_over(checkpoints: Checkpoints, wish: Wish, survey: Callable[[], Survey]) -> Owned:
@@ -97,9 +97,9 @@ class _Takeover:
         if found is None:
             return None
         driver = Driver(socket.gethostname(), os.getpid(), utc_now(), self._wish.library)
-        generation = self._checkpoints.claim_generation(driver, above=found.base.manifest.generation)
-        manifest = self._published(Claim(self._wish, generation, ids, found.base.manifest, found.told))
-        return None if manifest is None else Owned(manifest, generation, found.committers, found.base)
+        generation = self._checkpoints.claim_generation(driver, above=found.start.manifest.generation)
+        manifest = self._published(Claim(self._wish, generation, ids, found.start.manifest, found.told))
+        return None if manifest is None else Owned(manifest, generation, found.committers, found.start)
 
     def _surveyed(self, ids: Ids) -> Survey | None:
         try:

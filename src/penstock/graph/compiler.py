@@ -129,7 +129,7 @@ class _Compiler:
     def _add_operator(self, node: OperatorNode) -> None:
         spec = self._renamed(node)
         first = node.inputs[0]
-        forward = len(node.inputs) == 1 and not first.keys and not first.broadcast and not spec.holds
+        forward = len(node.inputs) == 1 and not first.keys and not first.broadcast and not spec.concurrent
         if forward and not isinstance(first.node, SourceNode) and not self._operator(first.node).spec.emits_at_end:
             draft = self._send(first.node, ToOperator(len(self._draft_of(first.node).specs)))
         else:

@@ -20,19 +20,19 @@ def with_order(pipeline: Pipeline) -> Pipeline:
     waits = {edge.name: _waits_for(edge, stages) for edge in pipeline.edges()}
     wanted = {name for upstream in waits.values() for name in upstream} | {name for name in waits if waits[name]}
 
-    def settled(edge: Edge) -> Edge:
+    def ordered(edge: Edge) -> Edge:
         kept = edge.name in wanted and (edge.from_source or stages[edge.producer].passes_on)
         return dataclasses.replace(edge, waits_for=waits[edge.name], keeps_arrivals=kept)
 
     def target(to: Target) -> Target:
-        return ToEdge(settled(to.edge)) if isinstance(to, ToEdge) else to
+        return ToEdge(ordered(to.edge)) if isinstance(to, ToEdge) else to
 
     def node(of: StageNode) -> StageNode:
         sides = {output: tuple(map(target, targets)) for output, targets in of.sides.items()}
         return StageNode(of.spec, tuple(map(target, of.targets)), sides)
 
     changed = tuple(
-        dataclasses.replace(stage, inputs=tuple(map(settled, stage.inputs)), nodes=tuple(map(node, stage.nodes)))
+        dataclasses.replace(stage, inputs=tuple(map(ordered, stage.inputs)), nodes=tuple(map(node, stage.nodes)))
         for stage in pipeline.stages
     )
     return dataclasses.replace(pipeline, stages=_with_lanes(changed))

@@ -102,7 +102,7 @@ class SinkBinding:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class StateTable:
     """A table of state of an operator. A broadcast one is the same in all subtasks and written by the first alone."""
 
     operator: str
@@ -149,17 +149,17 @@ class Stage:
         """Whether it emits only in answer to rows, and in their order: then what it emits arrived when they did. What
         time makes due, or the end of an epoch, arrives when it is emitted."""
         late = any(node.spec.timed or node.spec.emits_at_end for node in self.nodes)
-        return not late and (self.head.keeps_order or not self.head.holds)
+        return not late and (self.head.keeps_order or not self.head.concurrent)
 
     @property
     def source_inputs(self) -> tuple[Edge, ...]:
         return tuple(edge for edge in self.inputs if edge.from_source)
 
     @cached_property
-    def tables(self) -> tuple[Table, ...]:
+    def tables(self) -> tuple[StateTable, ...]:
         """The tables of state of all operators."""
         return tuple(
-            Table(node.spec.name, part, schema, part in node.spec.broadcast_tables)
+            StateTable(node.spec.name, part, schema, part in node.spec.broadcast_tables)
             for node in self.nodes
             for part, schema in node.spec.state_tables.items()
         )

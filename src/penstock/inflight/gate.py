@@ -1,6 +1,6 @@
-"""One subtask's inputs: recovered segments first, live rows last, each edge in the order of arrival.
+"""One subtask's inputs: rows in segments first, live rows last, each edge in the order of arrival.
 
-Positions are only numbers: at the barrier nothing recovered is copied, its cursor is reported. Only live rows,
+Positions are only numbers: at the barrier no segment is copied, the cursor in it is reported. Only live rows,
 which exist nowhere else, are written to new segments.
 """
 
@@ -38,7 +38,7 @@ class Channel:
     def __init__(
         self,
         edge: str,
-        recovered: PrefetchingReader,
+        segments: PrefetchingReader,
         live: LiveRows | None,
         watermarks: ChannelWatermarks | None = None,
         *,
@@ -50,9 +50,9 @@ class Channel:
         """Of the rows that were taken last; None for live rows: they arrive now."""
         self._broadcast = broadcast
         self.watermarks = watermarks
-        self._recovered = recovered
+        self._segments = segments
         self._live = live
-        self._recovering = True
+        self._in_segments = True
         self._rows_left = rows_max
 
     def peek(self) -> pa.RecordBatch | None:
@@ -62,23 +62,23 @@ class Channel:
         return None if self._live is None else self._live.peek()
 
     def look_ahead(self) -> pa.RecordBatch | None:
-        """The next recovered rows, if any; the watermarks are then those at which they, or live rows, arrive."""
-        if not self._recovering:
+        """The next rows of segments, if any; the watermarks are then those at which they, or live rows, arrive."""
+        if not self._in_segments:
             return None
-        batch = self._recovered.peek()
+        batch = self._segments.peek()
         if self.watermarks is not None:
-            self.watermarks.passed(self._recovered.spans_done)
-        self._recovering = batch is not None
+            self.watermarks.passed(self._segments.spans_done)
+        self._in_segments = batch is not None
         return batch
 
     def come_up(self) -> None:
-        """This input may be taken now; once its recovered rows are used up, live ones need not be put away."""
+        """This input may be taken now; once its segments are used up, live ones need not be put away."""
         if self._live is not None and not self._live.in_turn:
             self.look_ahead()
-            self._live.in_turn = not self._recovering
+            self._live.in_turn = not self._in_segments
 
     @property
-    def held(self) -> bool:
+    def held_back(self) -> bool:
         """Whether there are rows that may not be taken in this epoch."""
         return self._left_behind or (self._rows_left == 0 and self.peek() is not None)
 
@@ -103,26 +103,26 @@ class Channel:
         if batch is None:
             return None
         batch = batch.slice(0, rows)
-        source = self._recovered if self._recovering else self._live
+        source = self._segments if self._in_segments else self._live
         assert source is not None
-        self.arrival = self._recovered.arrival if self._recovering else None
+        self.arrival = self._segments.arrival if self._in_segments else None
         source.advance(batch.num_rows)
         if self._rows_left is not None:
             self._rows_left -= batch.num_rows
         return batch
 
-    def take_held(self, rows: int) -> TakenSlice | None:
+    def take_returnable(self, rows: int) -> TakenSlice | None:
         """As `take`, for rows that may come back."""
-        mark = self._recovered.mark()
+        mark = self._segments.mark()
         batch = self.take(rows)
-        return None if batch is None else TakenSlice(batch, mark if self._recovering else None, self.arrival)
+        return None if batch is None else TakenSlice(batch, mark if self._in_segments else None, self.arrival)
 
-    def rewind(self, held: Sequence[TakenSlice]) -> None:
+    def rewind(self, taken: Sequence[TakenSlice]) -> None:
         """Takes back the slices that were taken last: the reader's cursors go back, live rows will be spilled."""
         assert self._live is not None
-        if held and held[0].mark is not None:
-            self._recovered.rewind(held[0].mark)
-        self._live.give_back([part.batch for part in held if part.mark is None], self._live.watermark)
+        if taken and taken[0].mark is not None:
+            self._segments.rewind(taken[0].mark)
+        self._live.give_back([part.batch for part in taken if part.mark is None], self._live.watermark)
 
     def put_back(self, batches: Sequence[pa.RecordBatch], watermark: int | None) -> None:
         """Takes back some of the rows that were taken; they get a place behind all segments, so order is lost."""
@@ -140,11 +140,11 @@ class Channel:
             put_back=0 if live is None else live.put_back,
             max_event_time=None if live is None else live.max_event_time,
             spilled=tuple(spilled),
-            spans=tuple(self._recovered.progress()),
+            spans=tuple(self._segments.report()),
         )
 
     def close(self) -> None:
-        self._recovered.close()
+        self._segments.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +179,7 @@ class Gate:
                 batch = self.channels[port].take(rows(port))
                 if batch is not None:
                     return Taken(port, batch, self.channels[port].arrival)
-            if any(self.channels[port].held for port in ports):
+            if any(self.channels[port].held_back for port in ports):
                 return None
         return None
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 from penstock.inflight.prefetch import ReadAhead
 from penstock.inflight.scan import Chunk, Opened, ScanPosition, SpanCursor, SpanScan
 from penstock.protocol.ids import CheckpointId
-from penstock.protocol.reads import ReadSpan, SpanProgress
+from penstock.protocol.reads import ReadSpan, SpanReport
 from penstock.store.base import Store
 from penstock.store.readbuffer import ReadBuffer
 
@@ -52,9 +52,9 @@ class SpanReader:
         assert self._cursor is not None, "nothing in hand"
         self._cursor.advance(rows)
 
-    def progress(self) -> SpanProgress | None:
+    def report(self) -> SpanReport | None:
         """How far the consumer got; None when nothing was opened."""
-        return None if self._cursor is None else self._cursor.progress()
+        return None if self._cursor is None else self._cursor.report()
 
     def close(self) -> None:
         self._scan.close()
@@ -129,9 +129,9 @@ class PrefetchingReader:
             return 0
         return len(self._cursors) - 1 + self._cursors[-1].used_up
 
-    def progress(self) -> list[SpanProgress]:
+    def report(self) -> list[SpanReport]:
         """How far the consumer got, for each span it reached; spans that were only read ahead are not among them."""
-        return [cursor.progress() for cursor in self._cursors]
+        return [cursor.report() for cursor in self._cursors]
 
     def mark(self) -> Mark:
         """Where the consumer is, to come back to."""
@@ -145,7 +145,7 @@ class PrefetchingReader:
             self._cursors[mark.spans - 1].rewind(mark.last)
 
     def close(self) -> None:
-        """Ends the thread and frees all memory; `progress` still answers."""
+        """Ends the thread and frees all memory; `report` still answers."""
         self._ahead.close()
         self._buffer.close()
         for cursor in self._cursors:

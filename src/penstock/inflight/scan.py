@@ -16,7 +16,7 @@ import pyarrow as pa
 from penstock.inflight.segment import HASH_COLUMN, hashes_of
 from penstock.protocol.ids import CheckpointId
 from penstock.protocol.keygroups import groups_of
-from penstock.protocol.reads import ReadSpan, SpanProgress
+from penstock.protocol.reads import ReadSpan, SpanReport
 from penstock.store.arrowfile import ArrowFile
 from penstock.store.base import Store
 from penstock.store.readbuffer import ReadBuffer
@@ -220,9 +220,9 @@ class SpanCursor:
         """Forgets the rows in hand; they are still in the segment."""
         self._chunk = self._rest = None
 
-    def progress(self) -> SpanProgress:
+    def report(self) -> SpanReport:
         span, rows, segment_rows = self._opened
-        return SpanProgress(
+        return SpanReport(
             path=span.path,
             lo=span.lo,
             hi=span.hi,

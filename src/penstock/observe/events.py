@@ -20,7 +20,7 @@ StopReason: TypeAlias = Literal["stopped", "drained", "finished", "failed", "fen
 
 # What is read from a history that may come from anybody: numbers that can be printed.
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
-Moment: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+Int64: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 Checkpoint: TypeAlias = Annotated[CheckpointId, msgspec.Meta(ge=0, le=2**63 - 1)]
 Run: TypeAlias = Annotated[Generation, msgspec.Meta(ge=0, le=2**63 - 1)]
 Batch: TypeAlias = Annotated[BatchId, msgspec.Meta(ge=0, le=2**63 - 1)]
@@ -84,7 +84,7 @@ class EpochPublished(_Event, frozen=True, kw_only=True):
     """Up to here every sink was known to be committed when this checkpoint was published."""
     watermarks: dict[str, str] = {}
     """Up to where the results of each stage with event time are complete, as ISO 8601."""
-    counters: dict[str, Moment] = {}
+    counters: dict[str, Int64] = {}
     """What operators counted since the checkpoint began, as ``operator.name``."""
     scaling: dict[str, str] = {}
     """What autoscaling makes of this epoch, for stages of which it has something to say."""
@@ -109,11 +109,11 @@ class Committed(_Event, frozen=True, kw_only=True):
     sink: str
     first: Checkpoint
     last: Checkpoint
-    snapshot: Moment | None
+    snapshot: Int64 | None
     rows: Count
     files: Count
     duration_s: Seconds | None
-    watermark: Moment | None = None
+    watermark: Int64 | None = None
     found: bool = False
 
 

@@ -99,7 +99,7 @@ class Unfinished:
     rows: npt.NDArray[np.int64]
 
 
-class HoldingOperator(Operator, Protocol):
+class ConcurrentOperator(Operator, Protocol):
     """An operator at the head of a stage that works on several slices at once: `process` only begins one.
 
     Rows it has not let go of by yielding what became of them are not consumed; they stay in flight.
@@ -114,8 +114,8 @@ class HoldingOperator(Operator, Protocol):
         ...
 
     @property
-    def held(self) -> Collection[int]:
-        """The numbers of the slices of which it holds rows."""
+    def open_slices(self) -> Collection[int]:
+        """The numbers of the slices that have unfinished rows."""
         ...
 
     @property
@@ -196,8 +196,8 @@ class OperatorSpec(Protocol):
         ...
 
     @property
-    def holds(self) -> bool:
-        """Whether the operator is a `HoldingOperator`: then it has one input and begins a stage."""
+    def concurrent(self) -> bool:
+        """Whether the operator is a `ConcurrentOperator`: then it has one input and begins a stage."""
         ...
 
     @property
@@ -270,7 +270,7 @@ class SpecDefaults:
         return False
 
     @property
-    def holds(self) -> bool:
+    def concurrent(self) -> bool:
         return False
 
     @property

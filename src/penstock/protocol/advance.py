@@ -25,7 +25,7 @@ from penstock.protocol.manifest import (
     Timer,
 )
 from penstock.protocol.plan import StagePlan
-from penstock.protocol.reads import SpanProgress
+from penstock.protocol.reads import SpanReport
 from penstock.protocol.report import InputReport, StateReport, SubtaskReport
 from penstock.protocol.violation import Violation
 
@@ -141,18 +141,18 @@ def _input_edges(plan: StagePlan) -> tuple[str, ...]:
 
 
 def _advance_input(name: str, edge: EdgeState, inputs: Sequence[InputReport]) -> tuple[EdgeState, list[Violation]]:
-    progress: dict[str, list[SpanProgress]] = {}
+    reports: dict[str, list[SpanReport]] = {}
     for part in inputs:
         for span in part.spans:
-            progress.setdefault(span.path, []).append(span)
+            reports.setdefault(span.path, []).append(span)
     violations: list[Violation] = []
     segments: list[Segment] = []
     for segment in edge.segments:
-        advanced, found = advance_segment(segment, progress.pop(segment.path, []))
+        advanced, found = advance_segment(segment, reports.pop(segment.path, []))
         violations += (Violation(name, what) for what in found)
         if advanced.rows_left > 0:
             segments.append(advanced)
-    violations += (Violation(name, f"{path} was read but is not in flight") for path in progress)
+    violations += (Violation(name, f"{path} was read but is not in flight") for path in reports)
     consumed = sum(part.consumed for part in inputs)
     after = msgspec.structs.replace(edge, consumed=edge.consumed + consumed, segments=tuple(segments))
     for part in inputs:
@@ -164,7 +164,7 @@ def _extended(edge: EdgeState, accepted: int, segments: tuple[Segment, ...]) -> 
     return msgspec.structs.replace(edge, accepted=edge.accepted + accepted, segments=(*edge.segments, *segments))
 
 
-def advance_segment(segment: Segment, reads: Sequence[SpanProgress]) -> tuple[Segment, list[str]]:
+def advance_segment(segment: Segment, reads: Sequence[SpanReport]) -> tuple[Segment, list[str]]:
     """Moves a segment's cursors. A span read in parts is cut into them; what was not touched keeps its cursor."""
     problems: list[str] = []
     spans: list[Span] = []
@@ -177,11 +177,11 @@ def advance_segment(segment: Segment, reads: Sequence[SpanProgress]) -> tuple[Se
     return msgspec.structs.replace(segment, spans=_joined(spans)), problems
 
 
-def _overlaps(span: Span, read: SpanProgress) -> bool:
+def _overlaps(span: Span, read: SpanReport) -> bool:
     return any(part.intersect(KeyGroupRange(read.lo, read.hi)) for part in span.ranges)
 
 
-def _advance_span(segment: Segment, span: Span, reads: list[SpanProgress], problems: list[str]) -> list[Span]:
+def _advance_span(segment: Segment, span: Span, reads: list[SpanReport], problems: list[str]) -> list[Span]:
     untouched, rows_untouched = span.ranges, span.rows_left
     parts: list[Span] = []
     for read in reads:
@@ -200,7 +200,7 @@ def _advance_span(segment: Segment, span: Span, reads: list[SpanProgress], probl
     return [part for part in parts if part.rows_left > 0]
 
 
-def _misread(segment: Segment, span: Span, read: SpanProgress) -> list[str]:
+def _misread(segment: Segment, span: Span, read: SpanReport) -> list[str]:
     problems = []
     if read.start_cursor != span.cursor:
         problems.append(f"read from row {read.start_cursor}, not from the cursor {span.cursor}")

@@ -40,7 +40,7 @@ def judge_attempts(
     `taken_over` is this driver's first checkpoint, `owners` tells which driver published the retained ones before it.
     An older driver's attempts at a checkpoint that it did not publish can never count. Its attempts at one that it did
     publish may have won, and what they wrote may be in the table: nobody can tell here, so their files stay (orphan
-    cleanup judges by the table). This driver's own are settled once their checkpoint is published; `winners` are its
+    cleanup judges by the table). This driver's own are decided once their checkpoint is published; `winners` are its
     own of the last `REMEMBERED` checkpoints.
     """
     forget: list[str] = []

@@ -4,8 +4,8 @@ Pending checkpoints are committed in order, several in one table snapshot when c
 them. The table's newest commit of our commit user therefore says exactly how far we are. A commit *landed* when the
 table holds it; it is acknowledged, and leaves the checkpoint, only when the listeners were told.
 
-Everything here is a value: `SinkProgress` is where a sink stands, `next_action` says what to do, and one function per
-outcome gives the next progress.
+Everything here is a value: `SinkStanding` is where a sink stands, `next_action` says what to do, and one function per
+outcome gives the next standing.
 
 A commit has one shape at each border that it crosses:
 
@@ -107,7 +107,7 @@ class Remembered(Enum):
     """What became of the table snapshot that a manifest names: of the last commit that was acknowledged."""
 
     NOTHING = "no snapshot was remembered"
-    HELD = "the table has it, and it is ours"
+    PRESENT = "the table has it, and it is ours"
     EXPIRED = "it is gone, and newer ones are there"
     LOST = "the table is shorter than that, or has another one in its place"
 
@@ -301,7 +301,7 @@ def committables_of(pending: Sequence[PendingCommit]) -> tuple[Committable, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class SinkProgress:
+class SinkStanding:
     """Where the commits of one sink stand.
 
     `sink` is what a manifest may hold at any time: position, pending checkpoints and listener states that belong
@@ -361,60 +361,60 @@ def next_commit(sink: SinkState, generation: Generation) -> CommitBatch | None:
     return CommitBatch(CommitPermit(generation, sink.pending[-1].checkpoint), sink.pending)
 
 
-def next_action(progress: SinkProgress, generation: Generation, now_s: float) -> Action:
+def next_action(standing: SinkStanding, generation: Generation, now_s: float) -> Action:
     """What to do now. Listeners come first, then doubts, then commits: nothing overtakes."""
-    if progress.failures and now_s < progress.retry_at_s:
-        return Rest(progress.retry_at_s)
-    if progress.landed:
-        return Tell(progress.landed[0])
-    if progress.in_doubt:
+    if standing.failures and now_s < standing.retry_at_s:
+        return Rest(standing.retry_at_s)
+    if standing.landed:
+        return Tell(standing.landed[0])
+    if standing.in_doubt:
         return Ask()
-    return next_commit(progress.sink, generation) or Rest(None)
+    return next_commit(standing.sink, generation) or Rest(None)
 
 
 # -- what came of it -----------------------------------------------------------------------------------------------
 
 
-def published(progress: SinkProgress, checkpoint: CheckpointId, manifest: SinkState) -> SinkProgress:
+def published(standing: SinkStanding, checkpoint: CheckpointId, manifest: SinkState) -> SinkStanding:
     """A manifest was published; `manifest` is what it holds of the sink."""
     new = [pending for pending in manifest.pending if pending.checkpoint == checkpoint]
     committables = committables_of(new)
-    return replace(progress, sink=with_pending(progress.sink, checkpoint, committables, manifest.watermark))
+    return replace(standing, sink=with_pending(standing.sink, checkpoint, committables, manifest.watermark))
 
 
-def committed(progress: SinkProgress, batch: CommitBatch, receipt: CommitReceipt) -> SinkProgress:
+def committed(standing: SinkStanding, batch: CommitBatch, receipt: CommitReceipt) -> SinkStanding:
     """A commit was answered. A table that answers with a later checkpoint must be asked what happened."""
     if receipt.checkpoint != batch.permit.checkpoint:
-        return replace(progress, in_doubt=True)
-    return replace(progress, landed=(LandedCommit(batch.pending, receipt),), failures=0)
+        return replace(standing, in_doubt=True)
+    return replace(standing, landed=(LandedCommit(batch.pending, receipt),), failures=0)
 
 
-def in_doubt(progress: SinkProgress, now_s: float) -> SinkProgress:
+def in_doubt(standing: SinkStanding, now_s: float) -> SinkStanding:
     """A commit or a question was not answered: its outcome is unknown, whatever the exception was."""
-    return replace(failed(progress, now_s), in_doubt=True)
+    return replace(failed(standing, now_s), in_doubt=True)
 
 
-def failed(progress: SinkProgress, now_s: float) -> SinkProgress:
+def failed(standing: SinkStanding, now_s: float) -> SinkStanding:
     """Something failed that may be tried again."""
-    failures = progress.failures + 1
-    return replace(progress, failures=failures, retry_at_s=now_s + pause_s(failures))
+    failures = standing.failures + 1
+    return replace(standing, failures=failures, retry_at_s=now_s + pause_s(failures))
 
 
-def answered(progress: SinkProgress, agreed: Agreed) -> SinkProgress:
+def answered(standing: SinkStanding, agreed: Agreed) -> SinkStanding:
     """The table said what it holds. Failures still count: only a commit or a listener shows that things work."""
-    sink = progress.sink if agreed.landed else with_floor(progress.sink, agreed.floor)
-    return replace(progress, sink=sink, landed=agreed.landed, in_doubt=False, retry_at_s=0.0)
+    sink = standing.sink if agreed.landed else with_floor(standing.sink, agreed.floor)
+    return replace(standing, sink=sink, landed=agreed.landed, in_doubt=False, retry_at_s=0.0)
 
 
-def told(progress: SinkProgress, listeners: Mapping[str, bytes]) -> SinkProgress:
+def told(standing: SinkStanding, listeners: Mapping[str, bytes]) -> SinkStanding:
     """The listeners know of the oldest landed commit; `listeners` are their states after it."""
-    first, *rest = progress.landed
-    sink = acknowledged(progress.sink, first.receipt, listeners)
+    first, *rest = standing.landed
+    sink = acknowledged(standing.sink, first.receipt, listeners)
     if first.floor is not None:
         sink = with_floor(msgspec.structs.replace(sink, snapshot=None), first.floor)
-    return replace(progress, sink=sink, landed=tuple(rest), failures=0)
+    return replace(standing, sink=sink, landed=tuple(rest), failures=0)
 
 
-def listened(progress: SinkProgress, listeners: Mapping[str, bytes]) -> SinkProgress:
+def listened(standing: SinkStanding, listeners: Mapping[str, bytes]) -> SinkStanding:
     """Listeners were told that time passed; nothing else changed."""
-    return replace(progress, sink=msgspec.structs.replace(progress.sink, listeners=dict(listeners)))
+    return replace(standing, sink=msgspec.structs.replace(standing.sink, listeners=dict(listeners)))

@@ -23,11 +23,11 @@ def garbage(
 ) -> tuple[str, ...]:
     """Files to delete, given what retained manifests need and the newest published checkpoint."""
     return tuple(
-        path for path in files if path not in needed and _settled(path, generation=generation, published=published)
+        path for path in files if path not in needed and _out_of_reach(path, generation=generation, published=published)
     )
 
 
-def _settled(path: str, *, generation: Generation, published: CheckpointId) -> bool:
+def _out_of_reach(path: str, *, generation: Generation, published: CheckpointId) -> bool:
     file = read_data_file(path)
     if file is None:
         return False

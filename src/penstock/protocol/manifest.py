@@ -16,7 +16,7 @@ FORMAT_VERSION = 1
 
 # What a decoder accepts: a manifest may come from anybody, and code behind it counts and allocates by these numbers.
 Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
-Moment = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 _NUMBER = msgspec.Meta(ge=0, le=9_999_999_999)
 """File names have ten digits for it."""
 Version = Annotated[int, _NUMBER]
@@ -55,7 +55,7 @@ class Segment(_Value, frozen=True, kw_only=True):
     rows: Count
     bytes: Count
     checksum: str
-    watermark: Moment | None = None
+    watermark: Int64 | None = None
     """In effect when these rows arrived, so before their own event times count."""
     spans: tuple[Span, ...]
     arrival: Checkpoint | msgspec.UnsetType = msgspec.UNSET
@@ -91,7 +91,7 @@ class EdgeState(_Value, frozen=True, kw_only=True):
     consumed: Count = 0
     dropped: Count = 0
     segments: tuple[Segment, ...] = ()
-    watermark: Moment | None = None
+    watermark: Int64 | None = None
 
     @property
     def rows_in_flight(self) -> int:
@@ -128,7 +128,7 @@ class PendingCommit(_Value, frozen=True, kw_only=True):
 
     checkpoint: Checkpoint
     committables: tuple[Committable, ...]
-    watermark: Moment | None = None
+    watermark: Int64 | None = None
 
     @property
     def rows(self) -> int:
@@ -139,7 +139,7 @@ class TableMark(_Value, frozen=True, kw_only=True):
     """Which table a sink writes to: its name, and when it was made, if the table tells."""
 
     name: str
-    made_at_ms: Moment | None = None
+    made_at_ms: Int64 | None = None
 
 
 class SinkState(_Value, frozen=True, kw_only=True):
@@ -151,7 +151,7 @@ class SinkState(_Value, frozen=True, kw_only=True):
 
     committed: Checkpoint | None = None
     snapshot: Count | None = None
-    watermark: Moment | None = None
+    watermark: Int64 | None = None
     pending: tuple[PendingCommit, ...] = ()
     listeners: dict[str, Payload] = {}
     floor: Count | msgspec.UnsetType = msgspec.UNSET
@@ -174,23 +174,23 @@ class SourcePosition(_Value, frozen=True, kw_only=True):
 class SourceClock(_Value, frozen=True, kw_only=True):
     """Event time of one source: the largest seen, the watermark made of it, and when rows last arrived."""
 
-    max_event_time: Moment | None = None
-    watermark: Moment | None = None
-    active_at: Moment | None = None
+    max_event_time: Int64 | None = None
+    watermark: Int64 | None = None
+    active_at: Int64 | None = None
 
 
 class Timer(_Value, frozen=True, kw_only=True):
     """The earliest moments at which an operator has something to do without input, for some key groups."""
 
     groups: KeyGroupRange
-    event_time: Moment | None = None
-    processing_time: Moment | None = None
+    event_time: Int64 | None = None
+    processing_time: Int64 | None = None
 
 
 class StageClock(_Value, frozen=True, kw_only=True):
     """Event time of one stage: up to where its results are complete, and what waits for time to pass."""
 
-    watermark: Moment | None = None
+    watermark: Int64 | None = None
     timers: dict[str, tuple[Timer, ...]] = {}
     rescaled: Checkpoint | msgspec.UnsetType = msgspec.UNSET
     """The last checkpoint at which its parallelism changed while rows were in flight: see `protocol.order`."""
@@ -244,11 +244,11 @@ class Manifest(_Value, frozen=True, kw_only=True):
     edges: dict[str, EdgeState]
     state: dict[str, tuple[StateFile, ...]]
     sinks: dict[str, SinkState]
-    now: Moment = 0
+    now: Int64 = 0
     """Processing time of the epoch, in microseconds; never goes back."""
     sources: dict[str, SourceClock] = {}
     stages: dict[str, StageClock] = {}
-    counters: dict[str, Moment] = {}
+    counters: dict[str, Int64] = {}
     """What operators counted since the checkpoint began, as ``operator.name``."""
 
     @property

@@ -10,7 +10,7 @@ writes to. So a rescaled stage holds the rest of what arrived before, until the 
 
 That never stops everything. What waits for lanes waits for stages downstream that do not wait for anything upstream. Of
 all other rows in flight take those that arrived first, and of these the ones on the edge that is furthest upstream:
-nothing upstream arrived earlier, so they are not held.
+nothing upstream arrived earlier, so they are not held back.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ def held_before(edges: Mapping[str, EdgeState], lanes: Iterable[str], clock: Sta
     return rescaled if older else None
 
 
-def with_rescaled(base: Manifest, parallelism: Mapping[str, int], checkpoint: CheckpointId) -> dict[str, StageClock]:
-    """The clocks of `base`, with the stages noted whose parallelism is another one from `checkpoint` on."""
-    clocks = dict(base.stages)
-    if base.rows_in_flight:
+def with_rescaled(parent: Manifest, parallelism: Mapping[str, int], checkpoint: CheckpointId) -> dict[str, StageClock]:
+    """The clocks of `parent`, with the stages noted whose parallelism is another one from `checkpoint` on."""
+    clocks = dict(parent.stages)
+    if parent.rows_in_flight:
         for stage, subtasks in parallelism.items():
-            if base.parallelism.get(stage, subtasks) != subtasks:
+            if parent.parallelism.get(stage, subtasks) != subtasks:
                 clocks[stage] = msgspec.structs.replace(clocks.get(stage, StageClock()), rescaled=checkpoint)
     return clocks

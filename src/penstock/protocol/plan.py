@@ -93,22 +93,22 @@ class InputFacts:
     broadcast: bool = False
     timed: bool = False
     after: int | None = None
-    """Rows that arrived later are held: others must come first (`protocol.order.held_after`)."""
+    """Rows that arrived later are held back: others must come first (`protocol.order.held_after`)."""
     before: CheckpointId | None = None
-    """Rows that arrived earlier are held: their lanes are not free (`protocol.order.held_before`)."""
+    """Rows that arrived earlier are held back: their lanes are not free (`protocol.order.held_before`)."""
 
-    def holds(self, segment: Segment) -> bool:
+    def holds_back(self, segment: Segment) -> bool:
         arrived = segment.arrived
         return (self.after is not None and arrived > self.after) or (self.before is not None and arrived < self.before)
 
     def readable(self) -> EdgeState:
-        """The edge without the segments that are held."""
-        segments = tuple(segment for segment in self.state.segments if not self.holds(segment))
+        """The edge without the segments that are held back."""
+        segments = tuple(segment for segment in self.state.segments if not self.holds_back(segment))
         return msgspec.structs.replace(self.state, segments=segments)
 
     def watermark_after_reads(self) -> int | None:
         """What is in effect once everything that may be read is: held rows must not become late."""
-        held = (segment.watermark for segment in self.state.segments if self.holds(segment))
+        held = (segment.watermark for segment in self.state.segments if self.holds_back(segment))
         return lowest((self.state.watermark, *held))
 
 

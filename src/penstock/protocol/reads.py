@@ -24,7 +24,7 @@ class ReadSpan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """As in the segment: what is made of these rows keeps it."""
 
 
-class SpanProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SpanReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How far a reader got in a span: `consumed` of the `rows_at_open` rows at or after `start_cursor`."""
 
     path: str

@@ -25,7 +25,7 @@ Columns = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One row of the table that says whether a pipeline fits its checkpoint."""
+    """Whether one part of a pipeline fits its checkpoint."""
 
     what: str
     verdict: Verdict

@@ -7,7 +7,7 @@ import msgspec
 from penstock.protocol.ids import CheckpointId
 from penstock.protocol.keygroups import KeyGroupRange
 from penstock.protocol.manifest import Committable, Segment, StateFile
-from penstock.protocol.reads import SpanProgress
+from penstock.protocol.reads import SpanReport
 
 TRIED, FAILED = "tried", "dead_letters"
 """Counters of an operator that sends failing records to dead letters: records it was given, records that failed."""
@@ -35,7 +35,7 @@ class InputReport(msgspec.Struct, frozen=True, kw_only=True):
     put_back: int = 0
     max_event_time: int | None = None
     spilled: tuple[Segment, ...] = ()
-    spans: tuple[SpanProgress, ...] = ()
+    spans: tuple[SpanReport, ...] = ()
 
     @property
     def consumed(self) -> int:

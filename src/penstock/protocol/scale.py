@@ -19,7 +19,7 @@ UP_AFTER = 3
 """Epochs in a row with a backlog: a single large micro-batch is none of our business."""
 DOWN_AFTER = 30
 """Epochs in a row with idle subtasks. Too many subtasks cost little, too few cost a backlog."""
-SETTLE = 2
+UNJUDGED = 2
 """Epochs after a change that are not judged: estimates of pace are made anew, files move."""
 BUSY_MAX = 0.6
 """A stage is made so small that its subtasks are busy for at most this share of the time."""
@@ -87,7 +87,7 @@ class Scaling:
 def rescaling(memory: ScaleMemory, load: Load, bounds: Bounds) -> Scaling:
     """The decision for one stage after one epoch."""
     memory = replace(memory, watched=memory.watched + 1)
-    if memory.watched <= SETTLE or (load.rows_in_flight and not load.rows_processed):
+    if memory.watched <= UNJUDGED or (load.rows_in_flight and not load.rows_processed):
         return Scaling(_calm(memory), load.parallelism)
     if load.backlog_s > HOT_EPOCHS * load.duration_s:
         memory = _hot(memory, load)
@@ -127,8 +127,8 @@ def _grown(memory: ScaleMemory, load: Load, bounds: Bounds) -> Scaling:
     if count >= bounds[1]:
         return Scaling(memory, count, f"stays at {count}: {backlog}, and autoscale ends at {bounds[1]}")
     if memory.ceiling is not None and count >= memory.ceiling:
-        held = "one key holds the others up, or the cluster has no free slots"
-        return Scaling(memory, count, f"stays at {count}: {backlog}, but more subtasks did not help: {held}")
+        cause = "one key holds the others up, or the cluster has no free slots"
+        return Scaling(memory, count, f"stays at {count}: {backlog}, but more subtasks did not help: {cause}")
     wanted = min(2 * count, bounds[1])
     return Scaling(ScaleMemory(rate_before=rate), wanted, f"{count}→{wanted}: {backlog}")
 

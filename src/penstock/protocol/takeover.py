@@ -59,10 +59,10 @@ class Claim:
     generation: Generation
     ids: Ids
     """The checkpoints in the folder before anything else was looked at."""
-    base: Manifest
+    parent: Manifest
     """The checkpoint to go on from."""
     told: Mapping[str, SinkState]
-    """What the tables told about the sinks of `base`."""
+    """What the tables told about the sinks of `parent`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +187,7 @@ def decide(claim: Claim, look: Look, mine: Manifest | None, overtaken: int) -> D
             pass
     if overtaken >= OVERTAKEN_MAX:
         return GiveUp(overtaken)
-    if isinstance(look.newest, Manifest) and look.newest.identity != claim.base.identity:
+    if isinstance(look.newest, Manifest) and look.newest.identity != claim.parent.identity:
         return LookAgain("another query began in this folder")
     if claim.wish.goes_back and look.ids != claim.ids:
         # The tables may hold more by now than the named checkpoint knows of; or it was retired.
@@ -223,23 +223,23 @@ def outranks(newest: Manifest, generation: Generation) -> bool:
 
 
 def _takeover(claim: Claim, look: Look) -> Manifest:
-    base, sinks = claim.base, {**claim.base.sinks, **claim.told}
+    parent, sinks = claim.parent, {**claim.parent.sinks, **claim.told}
     # With a place, the folder was empty before: a rival has done the same restore, and this driver is the newer one.
-    if isinstance(look.newest, Manifest) and not claim.wish.goes_back and look.newest != base:
-        base, sinks = look.newest, look.newest.sinks
+    if isinstance(look.newest, Manifest) and not claim.wish.goes_back and look.newest != parent:
+        parent, sinks = look.newest, look.newest.sinks
     return takeover_manifest(
-        msgspec.structs.replace(base, sinks=sinks),
-        newest=look.ids[-1] if look.ids else base.checkpoint,
+        msgspec.structs.replace(parent, sinks=sinks),
+        newest=look.ids[-1] if look.ids else parent.checkpoint,
         generation=claim.generation,
         shape=claim.wish.shape,
-        parallelism=first_parallelism(claim.wish.parallelism, base.parallelism, claim.wish.autoscale),
+        parallelism=first_parallelism(claim.wish.parallelism, parent.parallelism, claim.wish.autoscale),
         library=claim.wish.library,
         created_at=look.at,
     )
 
 
 def takeover_manifest(
-    base: Manifest,
+    parent: Manifest,
     *,
     newest: CheckpointId,
     generation: Generation,
@@ -251,20 +251,20 @@ def takeover_manifest(
     """The first checkpoint of a new driver: the same content under its generation, for a pipeline that fits.
 
     Publishing it takes the next id, so an older driver that still runs can publish nothing more: its next manifest
-    would need the same name. `newest` differs from `base` when an older checkpoint is restored; the source is
+    would need the same name. `newest` differs from `parent` when an older checkpoint is restored; the source is
     then ahead and has to be rewound, which the manifest remembers until the next micro-batch is ingested.
     """
-    rewind = base.source.rewind or base.checkpoint != newest
+    rewind = parent.source.rewind or parent.checkpoint != newest
     return msgspec.structs.replace(
-        base,
+        parent,
         format=FORMAT_VERSION,
         library=library,
-        source=msgspec.structs.replace(base.source, rewind=rewind),
+        source=msgspec.structs.replace(parent.source, rewind=rewind),
         checkpoint=next_checkpoint(newest),
-        parent=base.checkpoint or None,
+        parent=parent.checkpoint or None,
         generation=generation,
         shape=shape,
         parallelism=dict(parallelism),
-        stages=with_rescaled(base, parallelism, next_checkpoint(newest)),
+        stages=with_rescaled(parent, parallelism, next_checkpoint(newest)),
         created_at=created_at,
     )

@@ -36,12 +36,12 @@ def stage(target: Store) -> Staging:
 def require_empty(target: Store, but: str | None = None) -> None:
     """Nothing is there `but` one name. Raises: `SavepointRefused`."""
     in_the_way = isinstance(target, LocalStore) and target.root.exists() and not target.root.is_dir()
-    held = [entry for entry in target.list("") if entry.path != but]
-    if any(entry.path == SAVEPOINT_MARKER for entry in held):
+    found = [entry for entry in target.list("") if entry.path != but]
+    if any(entry.path == SAVEPOINT_MARKER for entry in found):
         raise _being_written(target)
-    if held or in_the_way:
+    if found or in_the_way:
         raise SavepointRefused(
-            f"{target.url} {f'holds {len(held)} files' if held else 'is a file'}",
+            f"{target.url} {f'holds {len(found)} files' if found else 'is a file'}",
             cause="a savepoint is written into a folder that is new or empty",
             next_step="choose another path, or remove what is there",
             path=target.url,

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import PenstockError, not_text
-from penstock.graph.stages import Edge, SinkBinding, Stage, Table, ToEdge, ToOperator, ToSink
+from penstock.graph.stages import Edge, SinkBinding, Stage, StateTable, ToEdge, ToOperator, ToSink
 from penstock.hashing import hash_columns
 from penstock.inflight.arrivals import ArrivalWriters
 from penstock.inflight.gate import Channel, Gate, as_records
@@ -26,7 +26,7 @@ from penstock.inflight.live import LiveInputs, LiveRows, RowsWriter
 from penstock.inflight.reader import PrefetchingReader
 from penstock.inflight.segment import HASH_COLUMN, Apart, ExchangeWriter, SegmentWriter, edge_schema
 from penstock.inflight.watermarks import ChannelWatermarks
-from penstock.operators.base import HoldingOperator, OperatorContext, OperatorSpec, TimedOperator
+from penstock.operators.base import ConcurrentOperator, OperatorContext, OperatorSpec, TimedOperator
 from penstock.operators.failures.deadletters import sample_of
 from penstock.protocol.ids import CheckpointId
 from penstock.protocol.keygroups import KeyGroupRange
@@ -47,7 +47,7 @@ from penstock.slices import GATHERED_ROWS, MAX_SLICE_ROWS, Slicer
 from penstock.state.keyed import KeyedState
 from penstock.store.base import Store
 from penstock.subtask.barrier import Barrier
-from penstock.subtask.holding import HeldSteps
+from penstock.subtask.concurrent import ConcurrentSteps
 from penstock.subtask.watchdog import Watched
 
 _NO_HASHES = np.empty(0, dtype=np.int64)
@@ -148,7 +148,7 @@ class _Attempt(Watched):
     def _path(self, folder: str, owner: str, sequence: int) -> str:
         return DataFile(folder, owner, self._me, sequence).path
 
-    def _open_state(self, table: Table) -> KeyedState:
+    def _open_state(self, table: StateTable) -> KeyedState:
         files = self._mine.state.get(table.name, ())
         groups = KeyGroupRange(0, self._plan.max_parallelism) if table.broadcast else self._mine.groups
         state = KeyedState.open(self._store, files, groups, table.schema, self._plan.max_parallelism)
@@ -213,7 +213,7 @@ class _Attempt(Watched):
         self._closing.callback(reader.close)
         rows = None
         inputs = live if plan.live else None
-        if inputs is not None or self._stage.head.holds:
+        if inputs is not None or self._stage.head.concurrent:
             spill, gathers = partial(self._open_spill, edge), self._stage.head.gathers
             watermark = self._mine.arrival_watermark
             rows = LiveRows(edge_schema(edge.schema), spill, watermark, edge.event_time, gathers=gathers)
@@ -230,8 +230,8 @@ class _Attempt(Watched):
     def step(self, barrier: Barrier, clock: Callable[[], float]) -> _Stepped:
         """Steps the head operator until its inputs or the time are used up. The first slice is taken however late it
         is: every epoch makes progress."""
-        if self._stage.head.holds:
-            return self._step_held(barrier)
+        if self._stage.head.concurrent:
+            return self._step_concurrently(barrier)
         stopped = not self._advance(barrier)
         while True:
             # Time comes first: rows never meet an operator that still has to do what their watermark made due.
@@ -251,7 +251,7 @@ class _Attempt(Watched):
         fired = stopped and not (self.gate.used_up() and self._done_until == self._time.lowest)
         return _Stepped(barrier.elapsed_s, fired, delay_s if fired else 0.0)
 
-    def _step_held(self, barrier: Barrier) -> _Stepped:
+    def _step_concurrently(self, barrier: Barrier) -> _Stepped:
         """Steps a head operator that works on several slices at once."""
 
         def now() -> Time:
@@ -259,18 +259,18 @@ class _Attempt(Watched):
             return self._time
 
         (channel,) = self.gate.channels
-        operator = cast("HoldingOperator", self.operators[0])
+        operator = cast("ConcurrentOperator", self.operators[0])
         self._closing.callback(operator.close)
         self._advance(barrier)
-        steps = HeldSteps(channel, operator, partial(self._emit, 0), now)
+        steps = ConcurrentSteps(channel, operator, partial(self._emit, 0), now)
         steps.run(barrier)
         elapsed_s, delay_s, left = barrier.elapsed_s, barrier.delay_s, not self.gate.used_up()
         self._follow_time(barrier)
-        held, watermark = steps.give_back(in_place=self._stage.head.keeps_order)
+        unfinished, watermark = steps.give_back(in_place=self._stage.head.keeps_order)
         if watermark is not None:
             self._done_until = min(self._done_until, watermark)
-        self._slicers[0].observe(steps.rows - held, elapsed_s)
-        fired = left or held > 0
+        self._slicers[0].observe(steps.rows - unfinished, elapsed_s)
+        fired = left or unfinished > 0
         return _Stepped(elapsed_s, fired, delay_s if fired else 0.0)
 
     def _follow_time(self, barrier: Barrier) -> bool:

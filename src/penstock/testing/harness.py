@@ -162,15 +162,15 @@ class Harness:
 
     # -- how -----------------------------------------------------------------------------------------------------
 
-    def _started(self, base: Manifest) -> EpochRunner:
+    def _started(self, parent: Manifest) -> EpochRunner:
         """A new driver, which takes over from the last checkpoint."""
         self._generation += 1
         parallelism = {stage.name: self._parallelism for stage in self._pipeline.stages}
         manifest = takeover_manifest(
-            base,
-            newest=base.checkpoint,
+            parent,
+            newest=parent.checkpoint,
             generation=Generation(self._generation),
-            shape=base.shape,
+            shape=parent.shape,
             parallelism=parallelism,
             library="",
             created_at="",

@@ -148,7 +148,7 @@ class MemoryCommitter:
         known = max(oldest_snapshot or 0, trusted(floor, latest))
         mine = self._mine(known)
         remembered = self._remembered(oldest_snapshot)
-        if not mine and remembered is Remembered.HELD and oldest_snapshot is not None:
+        if not mine and remembered is Remembered.PRESENT and oldest_snapshot is not None:
             mine = [table.snapshots[oldest_snapshot - 1].receipt]
         if not mine and self._last is not None and int(self._last.snapshot or 0) >= known:
             mine = [self._last]
@@ -175,7 +175,7 @@ class MemoryCommitter:
         snapshot = self._table.readable(number)
         if snapshot is None:
             return Remembered.EXPIRED
-        return Remembered.HELD if snapshot.user == self._user else Remembered.LOST
+        return Remembered.PRESENT if snapshot.user == self._user else Remembered.LOST
 
     def _require_no_rollback(self, latest: int) -> None:
         if self._seen is not None and latest < self._seen:
@@ -198,11 +198,11 @@ class MemoryCommitter:
         table.on_commit(permit)
         with table.lock:
             self._require_no_rollback(len(table.snapshots))
-            held = self._mine(0)[-1:]
-            if held and held[-1].checkpoint >= permit.checkpoint:
-                return held[-1]
-            if held and held[-1].checkpoint > (-1 if self._known is None else self._known):
-                found, self._known = held[-1].checkpoint, held[-1].checkpoint
+            newest = self._mine(0)[-1:]
+            if newest and newest[-1].checkpoint >= permit.checkpoint:
+                return newest[-1]
+            if newest and newest[-1].checkpoint > (-1 if self._known is None else self._known):
+                found, self._known = newest[-1].checkpoint, newest[-1].checkpoint
                 raise RuntimeError(f"checkpoint {found} appeared since the table was asked: choose anew")
             if not still_leader():
                 raise Fenced(f"commit of checkpoint {permit.checkpoint} by generation {permit.generation}")

@@ -21,7 +21,7 @@ from penstock.engine.query import Query
 from penstock.errors import Fenced, ListenerFailed
 from penstock.observe.commit_log import commit_log
 from penstock.observe.events import Committed, Event
-from penstock.protocol.commit import SinkProgress, TableHistory, with_pending
+from penstock.protocol.commit import SinkStanding, TableHistory, with_pending
 from penstock.protocol.ids import CheckpointId, Generation
 from penstock.protocol.manifest import SinkState
 from penstock.sinks.base import WriterContext
@@ -185,7 +185,7 @@ def test_a_listener_is_told_the_time_only_while_nothing_waits_for_its_commit(tab
     Memory(table).check(SCHEMA)
     commits = SinkCommits(
         "out",
-        SinkProgress(SinkState()),
+        SinkStanding(SinkState()),
         Memory(table).open_committer("me"),
         generation=Generation(1),
         still_leader=lambda: True,

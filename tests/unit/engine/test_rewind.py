@@ -73,15 +73,15 @@ def test_slices_given_back_are_read_again_in_order(
     channel = Channel("edge", reader, rows)
     taken: list[TakenSlice] = []
     for size in sizes:
-        held = channel.take_held(size)
-        if held is None:
+        part = channel.take_returnable(size)
+        if part is None:
             break
-        taken.append(held)
+        taken.append(part)
     channel.rewind(taken[kept:])
     inputs.drain()
     report = channel.spill()
     channel.close()
-    done = [n for held in taken[:kept] for n in held.batch.column("number").to_pylist()]
+    done = [n for part in taken[:kept] for n in part.batch.column("number").to_pylist()]
     rest = [span for span in (_rest(span, report.spans) for span in spans) if span is not None]
     with PrefetchingReader(store, rest, GROUPS) as again:
         left = drain(again) + (opened[0].numbers() if opened else [])
@@ -90,8 +90,8 @@ def test_slices_given_back_are_read_again_in_order(
     assert report.live_accepted == live_rows
 
 
-def _rest(span: ReadSpan, progress: tuple) -> ReadSpan | None:
-    mine = [part for part in progress if part.path == span.path]
+def _rest(span: ReadSpan, reports: tuple) -> ReadSpan | None:
+    mine = [part for part in reports if part.path == span.path]
     cursor = mine[0].cursor if mine else span.cursor
     return None if mine and not mine[0].rows_left else at(span, span.lo, span.hi, cursor)
 
@@ -108,7 +108,7 @@ def test_rows_put_back_are_written_in_front_of_live_ones_with_their_own_watermar
     span = store_batches(store, [[1, 2, 3, 4]])
     inputs, rows = live_rows_of([batch_of(100, [1, 1, 1])], open_writer, watermark=50)
     channel = Channel("edge", PrefetchingReader(store, [span], GROUPS), rows)
-    first, second = channel.take_held(10), channel.take_held(1)
+    first, second = channel.take_returnable(10), channel.take_returnable(1)
     assert first is not None
     assert second is not None
     channel.put_back([first.batch.take(pa.array(np.array([1, 3])))], 20)

@@ -11,8 +11,8 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from penstock.engine.base import Base
 from penstock.engine.checkpoints import Checkpoints, Driver
+from penstock.engine.startpoint import StartPoint
 from penstock.engine.takeover import Owned, Survey, take_over
 from penstock.errors import MissingFile, Overtaken, TablePositionMismatch
 from penstock.protocol.ids import NO_GENERATION, CheckpointId, Generation
@@ -62,7 +62,7 @@ class Folder(Checkpoints):
 
     def survey(self) -> Survey:
         self.surveys += 1
-        return Survey(Base(self.newest() or EMPTY), {}, {})
+        return Survey(StartPoint(self.newest() or EMPTY), {}, {})
 
 
 def start(folder: Folder, survey: Callable[[], Survey] | None = None, restore: CheckpointId | None = None) -> Owned:

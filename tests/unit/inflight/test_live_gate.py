@@ -18,7 +18,7 @@ from penstock.store import MemoryStore
 from tests.support.reading import GROUPS, SCHEMA, store_batches
 
 LIVE = 1000
-"""Numbers of live rows begin here, those of recovered ones at 0."""
+"""Numbers of live rows begin here, those of rows in segments at 0."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class World:
     """Rows of the stream as (edge, bytes of the row) in batches, and how they are taken."""
 
     ranks: list[int]
-    recovered: list[int]
+    stored: list[int]
     batches: list[list[tuple[int, int]]]
     bytes_max: int
     gathers: bool
@@ -38,7 +38,7 @@ class World:
 def worlds(draw: st.DrawFn) -> World:
     ports = draw(st.integers(2, 4))
     ranks = draw(st.lists(st.integers(0, 1), min_size=ports, max_size=ports) | st.just([0] * ports))
-    recovered = draw(st.lists(st.sampled_from([0, 0, 1, 9, 60]), min_size=ports, max_size=ports))
+    stored = draw(st.lists(st.sampled_from([0, 0, 1, 9, 60]), min_size=ports, max_size=ports))
     sizes = st.sampled_from([1, 1, 1, 40, 3000])
     runs = st.tuples(st.integers(0, ports - 1), st.integers(1, 12), sizes)
     rows = [(port, size) for port, count, size in draw(st.lists(runs, max_size=25)) for _ in range(count)]
@@ -50,7 +50,7 @@ def worlds(draw: st.DrawFn) -> World:
         begin += rows_of_batch
     return World(
         ranks,
-        recovered,
+        stored,
         batches,
         draw(st.sampled_from([0, 60, 400, 5000, 1 << 20])),
         draw(st.booleans()),
@@ -95,7 +95,7 @@ class Run:
         channels = []
         for port in ports:
             self.inputs.attach(self.edges[port], self.rows[port])
-            rows = world.recovered[port]
+            rows = world.stored[port]
             reads = [store_batches(store, [[0] * rows], f"s{port}")] if rows else []
             reader = PrefetchingReader(store, reads, GROUPS, prefetch_bytes=0)
             channels.append(Channel(self.edges[port], reader, self.rows[port]))
@@ -134,7 +134,7 @@ class Run:
         return all(len(self.taken[other]) == len(self.everything(other)) for other in lower)
 
     def everything(self, port: int) -> list[int]:
-        return [*range(self.world.recovered[port]), *self.live[port]]
+        return [*range(self.world.stored[port]), *self.live[port]]
 
     def run(self) -> None:
         """Until the barrier, or to the end."""
@@ -160,12 +160,12 @@ def test_every_row_comes_out_once_and_in_order(world: World) -> None:
     reports = run.end()
     counted = run.stream._rows.tolist()
     for port, report in enumerate(reports):
-        recovered = world.recovered[port]
+        stored = world.stored[port]
         taken, written = run.taken[port], run.writers[port].numbers
         assert taken == run.everything(port)[: len(taken)]
-        assert taken[recovered:] + written == run.live[port], "taken, then written, in the order in which they came"
+        assert taken[stored:] + written == run.live[port], "taken, then written, in the order in which they came"
         assert report.live_accepted == counted[port] == len(run.live[port])
-        assert report.live_consumed == len(taken[recovered:])
+        assert report.live_consumed == len(taken[stored:])
         assert report.consumed == len(taken)
     assert run.used_up == all(run.taken[port] == run.everything(port) for port in range(len(world.ranks)))
 

@@ -16,7 +16,7 @@ from penstock.errors import CorruptFile, MissingFile
 from penstock.inflight.prefetch import ReadAhead
 from penstock.inflight.reader import PrefetchingReader
 from penstock.protocol.keygroups import groups_of
-from penstock.protocol.reads import ReadSpan, SpanProgress
+from penstock.protocol.reads import ReadSpan, SpanReport
 from penstock.store import MemoryStore
 from penstock.store.arrowfile import ArrowFile
 from tests.support.reading import GROUPS, at, drain, segments, store_batches
@@ -53,7 +53,7 @@ def test_a_row_of_spans_is_read_in_order_whatever_the_budget(
         expected += np.flatnonzero((groups >= lo) & (groups < hi)).tolist()
     with PrefetchingReader(store, spans, GROUPS, budget) as reader:
         assert drain(reader, step) == expected
-        assert [(part.path, part.rows_left) for part in reader.progress()] == [(span.path, 0) for span in spans]
+        assert [(part.path, part.rows_left) for part in reader.report()] == [(span.path, 0) for span in spans]
 
 
 def many_batches(store: MemoryStore, path: str = "s", count: int = 20, size: int = 3) -> ReadSpan:
@@ -91,8 +91,8 @@ def test_spans_that_were_only_read_ahead_are_not_reported() -> None:
         reader.peek()
         [thread] = threads()
         thread.join()  # all three spans fit into the budget, so it ends by itself
-        assert reader.progress() == [SpanProgress("s0", 0, GROUPS, 0, 12, 80, 12)]
-    assert reader.progress() == [SpanProgress("s0", 0, GROUPS, 0, 12, 80, 12)]
+        assert reader.report() == [SpanReport("s0", 0, GROUPS, 0, 12, 80, 12)]
+    assert reader.report() == [SpanReport("s0", 0, GROUPS, 0, 12, 80, 12)]
 
 
 def test_an_exhausted_span_is_reported_with_the_span_that_follows_it() -> None:
@@ -100,13 +100,13 @@ def test_an_exhausted_span_is_reported_with_the_span_that_follows_it() -> None:
     spans = [at(many_batches(store, "a"), 9, 10), many_batches(store, "b")]
     with PrefetchingReader(store, spans, GROUPS) as reader:
         reader.peek()
-        found = [(part.path, part.cursor, part.rows_at_open, part.consumed) for part in reader.progress()]
+        found = [(part.path, part.cursor, part.rows_at_open, part.consumed) for part in reader.report()]
     assert found == [("a", 80, 0, 0), ("b", 0, 80, 0)]
 
 
 def test_nothing_is_opened_before_the_first_peek() -> None:
     with PrefetchingReader(MemoryStore(), [ReadSpan("nowhere", "", 0, 1, 0)], GROUPS) as reader:
-        assert reader.progress() == []
+        assert reader.report() == []
 
 
 def flip_byte(store: MemoryStore, path: str, batch: int) -> None:
@@ -131,7 +131,7 @@ def test_an_error_surfaces_at_peek_after_the_rows_before_it_and_again(batch: int
         for _ in range(2):
             with pytest.raises(CorruptFile, match=f"s: batch {batch} has checksum"):
                 reader.peek()
-        assert [part.consumed for part in reader.progress()] == ([4 * batch])
+        assert [part.consumed for part in reader.report()] == ([4 * batch])
 
 
 def test_a_missing_segment_in_the_middle_surfaces_as_missing_file() -> None:

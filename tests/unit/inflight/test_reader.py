@@ -17,7 +17,7 @@ from penstock.inflight.reader import PrefetchingReader, SpanReader
 from penstock.inflight.segment import ExchangeWriter, SegmentWriter
 from penstock.protocol.keygroups import KeyGroupRange, groups_of, range_of
 from penstock.protocol.manifest import Segment
-from penstock.protocol.reads import ReadSpan, SpanProgress
+from penstock.protocol.reads import ReadSpan, SpanReport
 from penstock.store import MemoryStore
 from penstock.store.arrowfile import ArrowFile
 from tests.support.reading import GROUPS, SCHEMA, at, batch_of, drain, segments, store_batches
@@ -81,7 +81,7 @@ def test_a_consumer_that_takes_some_rows_gets_the_exact_cursor() -> None:
         cursors = []
         for _ in range(4):
             reader.advance(1)
-            cursors.append(reader.progress().cursor)  # type: ignore[union-attr]
+            cursors.append(reader.report().cursor)  # type: ignore[union-attr]
     assert cursors == [1, 3, 6, 7]
 
 
@@ -91,7 +91,7 @@ def test_a_cursor_inside_a_batch_of_the_range_alone_moves_on_from_there() -> Non
     with SpanReader(store, at(whole, 5, 6, 4), GROUPS) as reader:
         reader.peek()
         reader.advance(3)
-        assert reader.progress() == SpanProgress("s", 5, 6, 4, 7, 6, 3)
+        assert reader.report() == SpanReport("s", 5, 6, 4, 7, 6, 3)
 
 
 def test_the_cursor_is_exact_where_the_rows_of_the_range_are_together_within_a_batch() -> None:
@@ -100,7 +100,7 @@ def test_the_cursor_is_exact_where_the_rows_of_the_range_are_together_within_a_b
     with SpanReader(store, at(whole, 5, 6), GROUPS) as reader:
         reader.peek()
         reader.advance(2)
-        assert reader.progress() == SpanProgress("s", 5, 6, 0, 5, 4, 2)
+        assert reader.report() == SpanReport("s", 5, 6, 0, 5, 4, 2)
 
 
 def test_peek_is_stable_and_shows_what_is_left() -> None:
@@ -120,7 +120,7 @@ def test_an_exhausted_range_has_its_cursor_at_the_end_of_the_segment() -> None:
     whole = store_batches(store, [[5, 0], [1, 1, 1]])
     with SpanReader(store, at(whole, 5, 6), GROUPS) as reader:
         drain(reader)
-        assert reader.progress() == SpanProgress("s", 5, 6, 0, 5, 1, 1)
+        assert reader.report() == SpanReport("s", 5, 6, 0, 5, 1, 1)
 
 
 def test_a_range_without_rows_is_exhausted_when_opened(reads: list[tuple[str, int]]) -> None:
@@ -128,13 +128,13 @@ def test_a_range_without_rows_is_exhausted_when_opened(reads: list[tuple[str, in
     whole = store_batches(store, [[5, 0], [1, 1, 1]])
     with SpanReader(store, at(whole, 7, 9, 1), GROUPS) as reader:
         assert reader.peek() is None
-        assert reader.progress() == SpanProgress("s", 7, 9, 1, 5, 0, 0)
+        assert reader.report() == SpanReport("s", 7, 9, 1, 5, 0, 0)
     assert reads == []
 
 
 def test_a_reader_that_was_never_opened_reports_nothing() -> None:
     with SpanReader(MemoryStore(), ReadSpan("nowhere", "", 0, 1, 0), GROUPS) as reader:
-        assert reader.progress() is None
+        assert reader.report() is None
 
 
 @pytest.mark.parametrize(("cursor", "rows"), [(0, 4), (1, 3), (2, 2), (4, 2), (5, 1), (6, 0)])
@@ -144,9 +144,9 @@ def test_the_rows_at_open_are_exact_also_inside_a_mixed_batch(cursor: int, rows:
     whole = store_batches(store, [[5, 5, 0, 0, 5, 5]])
     with SpanReader(store, at(whole, 5, 6, cursor), GROUPS) as reader:
         reader.peek()
-        progress = reader.progress()
-    assert progress is not None
-    assert (progress.rows_at_open, progress.rows_left, progress.start_cursor) == (rows, rows, cursor)
+        report = reader.report()
+    assert report is not None
+    assert (report.rows_at_open, report.rows_left, report.start_cursor) == (rows, rows, cursor)
 
 
 def test_the_batch_that_holds_the_cursor_is_read_once(reads: list[tuple[str, int]]) -> None:
@@ -163,9 +163,9 @@ def test_rows_read_but_not_consumed_are_still_there_for_the_next_reader() -> Non
     with SpanReader(store, at(whole, 5, 6), GROUPS) as reader:
         reader.peek()
         reader.advance(2)
-        progress = reader.progress()
-    assert progress is not None
-    with SpanReader(store, at(whole, 5, 6, progress.cursor), GROUPS) as reader:
+        report = reader.report()
+    assert report is not None
+    with SpanReader(store, at(whole, 5, 6, report.cursor), GROUPS) as reader:
         assert drain(reader) == [4, 5]
 
 
@@ -210,14 +210,14 @@ def test_a_span_equals_a_plain_filter(batches: list[list[int]], data: st.DataObj
             taken = batch.slice(0, data.draw(st.integers(1, stop_after - len(found))))
             found += taken.column("number").to_pylist()
             reader.advance(taken.num_rows)
-        progress = reader.progress()
-    assert progress is not None
+        report = reader.report()
+    assert report is not None
     assert found == expected[:stop_after]
-    assert (progress.rows_at_open, progress.consumed) == (len(expected), stop_after)
+    assert (report.rows_at_open, report.consumed) == (len(expected), stop_after)
     if stop_after == len(expected):
-        assert progress.cursor == len(groups)
+        assert report.cursor == len(groups)
     else:
-        assert progress.cursor == (found[-1] + 1 if found else cursor)
+        assert report.cursor == (found[-1] + 1 if found else cursor)
 
 
 def cut_points(data: st.DataObject) -> list[tuple[int, int]]:
@@ -253,9 +253,9 @@ def test_a_chain_of_rescalings_delivers_every_row_once_and_in_order_per_key_grou
                         for number in taken.column("number").to_pylist():
                             delivered.setdefault(int(groups[number]), []).append(number)
                         reader.advance(taken.num_rows)
-                    progress = reader.progress()
-                assert progress is not None
-                after.append(at(whole, part.lo, part.hi, progress.cursor))
+                    report = reader.report()
+                assert report is not None
+                after.append(at(whole, part.lo, part.hi, report.cursor))
         left = after
     expected = {group: np.flatnonzero(groups == group).tolist() for group in np.unique(groups).tolist()}
     assert delivered == expected

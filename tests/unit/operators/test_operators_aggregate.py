@@ -21,7 +21,7 @@ from penstock.operators.aggregate import functions as pen
 from penstock.operators.aggregate import gathered as held
 from penstock.operators.aggregate import parts as module
 from penstock.operators.aggregate.running import RunningAggregate
-from penstock.operators.aggregate.running_operator import held_by
+from penstock.operators.aggregate.running_operator import gathering_for
 from penstock.operators.base import OperatorContext
 from penstock.records import MAIN_STATE, Records
 from tests.support.operator_harness import Hashes, Rows, few_hashes, hashes_of, one_hash, plain, plain_rows, run_epochs
@@ -162,9 +162,12 @@ def test_slices_held_back_count_in_the_order_in_which_they_came(epochs: list[tup
 
 def test_narrow_rows_are_held_back_unless_an_aggregate_is_dear() -> None:
     narrow = {"n": pen.count(), "total": pen.sum("amount"), "newest": pen.max("day")}
-    assert held_by(RunningAggregate("totals", INPUT, ("x",), narrow)) is not None
-    assert held_by(RunningAggregate("totals", INPUT, ("user",), narrow)) is None
-    assert held_by(RunningAggregate("totals", INPUT, ("x",), {**narrow, "all": pen.collect_list("amount", 9)})) is None
+    assert gathering_for(RunningAggregate("totals", INPUT, ("x",), narrow)) is not None
+    assert gathering_for(RunningAggregate("totals", INPUT, ("user",), narrow)) is None
+    assert (
+        gathering_for(RunningAggregate("totals", INPUT, ("x",), {**narrow, "all": pen.collect_list("amount", 9)}))
+        is None
+    )
 
 
 def test_a_slice_s_memory_may_be_used_again_after_process() -> None:

@@ -10,7 +10,7 @@ from penstock.protocol.advance import Draft, absorb, advance_segment, advance_st
 from penstock.protocol.keygroups import KeyGroupRange, range_of
 from penstock.protocol.manifest import EdgeState, Segment, Span, StateFile
 from penstock.protocol.plan import InputFacts, StagePlan, plan_subtasks, reads_of
-from penstock.protocol.reads import SpanProgress
+from penstock.protocol.reads import SpanReport
 from penstock.protocol.report import InputReport, OutputReport, StateReport, SubtaskReport
 
 GROUPS = 8
@@ -22,12 +22,12 @@ def segment_of(rows: list[int], path: str = "a", epoch: int = 1) -> Segment:
     return Segment(path=path, epoch=epoch, producer=0, sequence=0, rows=len(rows), bytes=100, checksum="", spans=spans)
 
 
-def read_of(rows: list[int], lo: int, hi: int, start: int, take: int) -> SpanProgress:
+def read_of(rows: list[int], lo: int, hi: int, start: int, take: int) -> SpanReport:
     """What a correct reader of [lo, hi) reports after taking at most `take` rows."""
     mine = [number for number in range(start, len(rows)) if lo <= rows[number] < hi]
     taken = mine[:take]
     cursor = len(rows) if len(taken) == len(mine) else (taken[-1] + 1 if taken else start)
-    return SpanProgress(
+    return SpanReport(
         path="a", lo=lo, hi=hi, start_cursor=start, cursor=cursor, rows_at_open=len(mine), consumed=len(taken)
     )
 
@@ -41,7 +41,7 @@ def test_random_rescaling_consumes_every_row_exactly_once_in_order(seed: int) ->
     delivered: list[int] = []
     while edge.segments:
         parallelism = rng.randint(1, GROUPS)
-        progress = []
+        reports = []
         for subtask in range(parallelism):
             if rng.random() < 0.3:
                 continue
@@ -50,13 +50,13 @@ def test_random_rescaling_consumes_every_row_exactly_once_in_order(seed: int) ->
                 report = read_of(rows, read.lo, read.hi, read.cursor, budget)
                 budget -= report.consumed
                 delivered += [n for n in range(read.cursor, report.cursor) if read.lo <= rows[n] < read.hi]
-                progress.append(report)
+                reports.append(report)
                 if budget == 0:
                     break
         before = edge.segments[0].rows_left
-        advanced, problems = advance_segment(edge.segments[0], progress)
+        advanced, problems = advance_segment(edge.segments[0], reports)
         assert problems == []
-        assert advanced.rows_left == before - sum(report.consumed for report in progress)
+        assert advanced.rows_left == before - sum(report.consumed for report in reports)
         edge = EdgeState(accepted=len(rows), segments=(advanced,) if advanced.rows_left else ())
     assert sorted(delivered) == list(range(len(rows)))
     for group in range(GROUPS):
@@ -112,7 +112,7 @@ def plan_of(edge: EdgeState, parallelism: int) -> StagePlan:
     )
 
 
-def report_of(subtask: int, *spans: SpanProgress, **fields: object) -> SubtaskReport:
+def report_of(subtask: int, *spans: SpanReport, **fields: object) -> SubtaskReport:
     inputs = (InputReport(edge="e", spans=spans),)
     return SubtaskReport(
         **{"stage": "s", "subtask": subtask, "checkpoint": 5, "attempt": "1", "inputs": inputs, **fields}

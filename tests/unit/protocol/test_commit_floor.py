@@ -17,7 +17,7 @@ from penstock.protocol.commit import (
     CommitReceipt,
     HistoryGone,
     Remembered,
-    SinkProgress,
+    SinkStanding,
     TableBehind,
     TableHistory,
     answered,
@@ -53,7 +53,7 @@ class Truth:
         elif oldest > latest or (oldest > self.expired and oldest not in mine):
             remembered = Remembered.LOST
         else:
-            remembered = Remembered.HELD if oldest in mine else Remembered.EXPIRED
+            remembered = Remembered.PRESENT if oldest in mine else Remembered.EXPIRED
         gone = self.expired if self.expired > max([known, *found]) else None
         commits = tuple(CommitReceipt(CheckpointId(c), n, 1, 1) for n, c in sorted(found.items()))
         return TableHistory(commits, latest, gone, remembered)
@@ -86,7 +86,7 @@ def worlds() -> Iterator[tuple[SinkState, Truth]]:
                 pending=pending(*range(acknowledged + 1, acknowledged + waiting + 1)),
             )
             if snapshot is None:
-                sink = answered(SinkProgress(sink), Agreed((), before)).sink
+                sink = answered(SinkStanding(sink), Agreed((), before)).sink
             for expired in range(max(1, len(snapshots))):
                 yield sink, Truth(tuple(snapshots), expired)
 
@@ -116,7 +116,7 @@ def test_a_restart_neither_doubles_nor_loses_nor_refuses_without_reason() -> Non
 
 def test_the_first_commit_of_a_query_that_expired_unseen_is_not_taken_for_never_made() -> None:
     """Fresh on a table with two snapshots; ours was the third; somebody made a fourth and expired three."""
-    sink = answered(SinkProgress(SinkState()), Agreed((), 2)).sink
+    sink = answered(SinkStanding(SinkState()), Agreed((), 2)).sink
     sink = SinkState(floor=sink.floor, pending=pending(1))
     assert reconcile(sink, Truth((None, None, 1, None), 3).shown(sink)) == HistoryGone(3)
     never = Truth((None, None, None), 2)
@@ -148,10 +148,10 @@ def test_a_later_pending_checkpoint_is_in_doubt_although_an_earlier_one_was_seen
 
 def test_what_the_newest_snapshot_lists_is_acknowledged_without_a_snapshot_of_its_own() -> None:
     sink = SinkState(committed=1, snapshot=1, pending=pending(2, 3), floor=4)
-    progress = answered(SinkProgress(sink), proven(sink, TableHistory((), 9, 8, Remembered.EXPIRED)))
-    (landed,) = progress.landed
-    assert (landed.first, landed.last, progress.sink.floor) == (2, 3, 4), "not before the listeners know it"
-    after = told(progress, {}).sink
+    standing = answered(SinkStanding(sink), proven(sink, TableHistory((), 9, 8, Remembered.EXPIRED)))
+    (landed,) = standing.landed
+    assert (landed.first, landed.last, standing.sink.floor) == (2, 3, 4), "not before the listeners know it"
+    after = told(standing, {}).sink
     assert (after.committed, after.snapshot, after.floor, after.pending) == (3, None, 9, ())
     assert isinstance(reconcile(after, TableHistory((), 9, None)), Agreed)
     assert isinstance(reconcile(after, TableHistory((), 7, None)), TableBehind), "rolled back behind what was seen"

@@ -15,7 +15,7 @@ from penstock.protocol.commit import (
     CommitBatch,
     CommitReceipt,
     Rest,
-    SinkProgress,
+    SinkStanding,
     TableAhead,
     TableBehind,
     TableHistory,
@@ -38,11 +38,11 @@ ONE = Generation(1)
 class Small:
     """A driver, the newest manifest, and the table: per snapshot of ours the checkpoints in it."""
 
-    driver: SinkProgress
+    driver: SinkStanding
     manifest: SinkState
     checkpoint: int
     table: tuple[tuple[int, ...], ...] = ()
-    zombie: SinkProgress | None = None
+    zombie: SinkStanding | None = None
 
     def receipts(self) -> list[CommitReceipt]:
         found = enumerate(self.table, 1)
@@ -82,7 +82,7 @@ def restart(world: Small) -> Small:
     """A new driver: from the newest manifest and what the table says; the old one may live on."""
     decision = reconcile(world.manifest, world.history())
     assert isinstance(decision, Agreed), f"{decision} in {world}"
-    return replace(world, driver=SinkProgress(world.manifest, landed=decision.landed), zombie=world.driver)
+    return replace(world, driver=SinkStanding(world.manifest, landed=decision.landed), zombie=world.driver)
 
 
 def moves(world: Small) -> Iterator[Small]:
@@ -160,7 +160,7 @@ def finish(world: Small, published: frozenset[int]) -> None:
 
 def test_no_order_of_events_doubles_or_loses_a_checkpoint() -> None:
     """C4, C8, C9: all worlds with three checkpoints, crashes and a zombie, lost commits, answers and listeners."""
-    start = Small(SinkProgress(SinkState()), SinkState(), 0)
+    start = Small(SinkStanding(SinkState()), SinkState(), 0)
     seen = {(repr(start), frozenset[int]())}
     worlds: list[tuple[Small, frozenset[int]]] = [(start, frozenset())]
     while worlds:
@@ -226,7 +226,7 @@ def test_a_watermark_never_goes_back() -> None:
     for checkpoint, mark in enumerate((50, None, 40, 70), 1):
         sink = with_pending(sink, CheckpointId(checkpoint), WORK, mark)
     assert [pending.watermark for pending in sink.pending] == [50, 50, 50, 70]
-    action = next_action(SinkProgress(sink), ONE, 0.0)
+    action = next_action(SinkStanding(sink), ONE, 0.0)
     assert isinstance(action, CommitBatch)
     assert action.watermark == 70
 
@@ -237,15 +237,15 @@ def test_an_epoch_without_rows_moves_the_watermark_all_the_same() -> None:
 
 
 def test_tries_are_spaced_out_and_a_success_forgets_failures() -> None:
-    progress = SinkProgress(state(None, 1))
+    standing = SinkStanding(state(None, 1))
     for failures in (1, 2, 3):
-        progress = protocol.in_doubt(progress, now_s=100.0)
-        assert next_action(progress, ONE, 100.0) == Rest(100.0 + pause_s(failures))
-        assert next_action(progress, ONE, progress.retry_at_s) == Ask()
-    progress = protocol.answered(progress, Agreed(()))
-    batch = next_action(progress, ONE, 0.0)
+        standing = protocol.in_doubt(standing, now_s=100.0)
+        assert next_action(standing, ONE, 100.0) == Rest(100.0 + pause_s(failures))
+        assert next_action(standing, ONE, standing.retry_at_s) == Ask()
+    standing = protocol.answered(standing, Agreed(()))
+    batch = next_action(standing, ONE, 0.0)
     assert isinstance(batch, CommitBatch)
-    assert protocol.committed(progress, batch, shown(1).commits[0]).failures == 0
+    assert protocol.committed(standing, batch, shown(1).commits[0]).failures == 0
 
 
 def judged(

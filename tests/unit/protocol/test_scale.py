@@ -14,7 +14,7 @@ from penstock.errors import ConfigError
 from penstock.observe.events import EpochPublished, Event, Rescaled
 from penstock.protocol.scale import (
     DOWN_AFTER,
-    SETTLE,
+    UNJUDGED,
     UP_AFTER,
     Bounds,
     Load,
@@ -111,7 +111,7 @@ def test_it_reacts_within_a_few_epochs_in_every_small_world() -> None:
         if start < needed:
             first = next((n for n, count in enumerate(counts) if count > start), None)
             assert (first is None) == (start == highest)
-            assert first is None or first <= 12 * (SETTLE + UP_AFTER), (needed, start, highest)
+            assert first is None or first <= 12 * (UNJUDGED + UP_AFTER), (needed, start, highest)
         if highest > needed:
             assert stage.backlog < 100, "it keeps up in the end"
             assert needed <= counts[-1] <= 2 * needed + 1, "and is not much too large"
@@ -120,8 +120,8 @@ def test_it_reacts_within_a_few_epochs_in_every_small_world() -> None:
 def test_a_deep_backlog_is_answered_after_three_epochs_by_twice_the_subtasks() -> None:
     stage = Stage(0, 100, useful=99, slots=99, parallelism=2, backlog=100_000)
     counts = history(stage, (1, 16), 60)
-    assert counts.index(4) == SETTLE + UP_AFTER
-    assert counts.index(8) == 2 * (SETTLE + UP_AFTER)
+    assert counts.index(4) == UNJUDGED + UP_AFTER
+    assert counts.index(8) == 2 * (UNJUDGED + UP_AFTER)
     assert max(counts) == 16
 
 

@@ -120,7 +120,7 @@ def test_every_decision_is_made_in_some_world() -> None:
 
 def test_a_takeover_gets_the_id_after_the_highest_in_the_folder_and_the_generation_that_was_claimed() -> None:
     for world, made in published():
-        assert made.checkpoint == max(world.look.ids, default=world.claim.base.checkpoint) + 1
+        assert made.checkpoint == max(world.look.ids, default=world.claim.parent.checkpoint) + 1
         assert made.generation == GENERATION
 
 
@@ -131,19 +131,19 @@ def test_no_driver_takes_over_from_one_that_claimed_later() -> None:
 
 def test_no_driver_takes_over_another_query() -> None:
     for world, made in published():
-        assert made.identity == world.claim.base.identity
+        assert made.identity == world.claim.parent.identity
         assert not isinstance(world.look.newest, Manifest) or world.look.newest.identity == made.identity
 
 
 def test_a_driver_that_was_overtaken_goes_on_from_the_newest_checkpoint_and_its_sinks() -> None:
     for world, made in published():
         newest = world.look.newest
-        if isinstance(newest, Manifest) and not world.claim.wish.goes_back and newest != world.claim.base:
+        if isinstance(newest, Manifest) and not world.claim.wish.goes_back and newest != world.claim.parent:
             assert (made.parent, made.source, made.sinks) == (newest.checkpoint, newest.source, newest.sinks)
 
 
 def test_a_driver_that_was_not_overtaken_remembers_what_the_tables_told() -> None:
-    told = [made for world, made in published() if world.look.newest in (None, world.claim.base)]
+    told = [made for world, made in published() if world.look.newest in (None, world.claim.parent)]
     assert told
     assert all(made.sinks == TOLD for made in told)
 
@@ -153,8 +153,8 @@ def test_a_driver_that_goes_back_takes_over_only_in_the_folder_that_it_looked_at
     assert back
     for world, made in back:
         assert world.look.ids == world.claim.ids
-        assert made.source.batch_id == world.claim.base.source.batch_id
-        assert made.source.rewind == (world.claim.base.checkpoint != max(world.look.ids, default=0))
+        assert made.source.batch_id == world.claim.parent.source.batch_id
+        assert made.source.rewind == (world.claim.parent.checkpoint != max(world.look.ids, default=0))
 
 
 def test_only_a_leader_that_goes_back_follows_a_checkpoint_that_cannot_be_read() -> None:

@@ -27,9 +27,9 @@ from penstock.operators.aggregate.accumulators import (
 )
 from penstock.operators.aggregate.base import Aggregate
 from penstock.operators.aggregate.collecting import ApproximateDistinct, CollectValues, CountDistinct
-from penstock.operators.aggregate.moments import Spread
 from penstock.operators.aggregate.quantiles import Quantiles
 from penstock.operators.aggregate.reduce import has_order
+from penstock.operators.aggregate.spread import Spread
 from penstock.operators.columns import is_number, is_text, is_whole, require_column
 
 _SPREADS = {

@@ -46,8 +46,8 @@ class GatheredSlices:
         if stop > ROWS_MAX or any(column.null_count for column in columns):
             return False
         self._hashes[start:stop] = hashes
-        for held, word, column in zip(self._columns, self._words, columns, strict=True):
-            held[start:stop] = column.view(word).to_numpy()
+        for kept, word, column in zip(self._columns, self._words, columns, strict=True):
+            kept[start:stop] = column.view(word).to_numpy()
         self._rows = stop
         return True
 
@@ -57,7 +57,7 @@ class GatheredSlices:
             return None
         rows, self._rows = self._rows, 0
         columns = [
-            pa.array(held[:rows], word).view(field.type)
-            for held, word, field in zip(self._columns, self._words, self._schema, strict=True)
+            pa.array(kept[:rows], word).view(field.type)
+            for kept, word, field in zip(self._columns, self._words, self._schema, strict=True)
         ]
         return self._hashes[:rows], pa.RecordBatch.from_arrays(columns, schema=self._schema)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from penstock.operators.aggregate.running import RunningAggregate
 
 
-def held_by(spec: RunningAggregate) -> GatheredSlices | None:
+def gathering_for(spec: RunningAggregate) -> GatheredSlices | None:
     """Room to hold slices back, unless an aggregate is dear, or looks at rows that are wide."""
     reads = [read_quickly(accumulator) for accumulator in spec.accumulators.values()]
     if any(columns is None for columns in reads):
@@ -45,30 +45,30 @@ class RunningAggregateOperator(OperatorDefaults):
         self._values_schema = spec.state_schema.values
         self._output_schema = spec.output_schema
         self._reducer = Reducer(spec.name, spec.aggregates, spec.accumulators, context.max_parallelism)
-        self._held = held_by(spec)
+        self._gathered = gathering_for(spec)
         self._pending = Pending(self._reducer)
 
     def process(self, records: Records) -> Iterator[pa.RecordBatch]:
         if records.rows and not self._hold(records):
-            self._reduce_held()
+            self._reduce_gathered()
             if not self._hold(records):
                 self._reduce(records.hashes, records.batch)
         return iter(())
 
     def _hold(self, records: Records) -> bool:
-        return self._held is not None and self._held.add(records.hashes, records.batch)
+        return self._gathered is not None and self._gathered.add(records.hashes, records.batch)
 
-    def _reduce_held(self) -> None:
-        held = None if self._held is None else self._held.take()
-        if held is not None:
-            self._reduce(*held)
+    def _reduce_gathered(self) -> None:
+        gathered = None if self._gathered is None else self._gathered.take()
+        if gathered is not None:
+            self._reduce(*gathered)
 
     def _reduce(self, hashes: npt.NDArray[np.int64], batch: pa.RecordBatch) -> None:
         keys = normalise_keys(batch.select(self._keys), self._keys)
         self._pending.add(self._reducer.reduce(hashes, keys, batch))
 
     def finish(self) -> Iterator[pa.RecordBatch]:
-        self._reduce_held()
+        self._reduce_gathered()
         part = self._pending.take()
         if part is None:
             return iter(())

@@ -86,7 +86,7 @@ class MapAsync(CarefulSpec):
         return "map_async"
 
     @property
-    def holds(self) -> bool:
+    def concurrent(self) -> bool:
         return True
 
     @property

@@ -29,8 +29,8 @@ SLICES = 16
 """A slice has this part of the concurrency in rows: fewer, larger slices cost less per row."""
 RESERVE = 2
 """This part of the concurrency waits for a call to end: enough until the subtask's thread has brought more."""
-HELD_MAX = 3
-"""Done rows that wait for an older one count, too: so many times the concurrency may be held in all."""
+UNFINISHED_MAX = 3
+"""Done rows that wait for an older one count, too: so many times the concurrency may be unfinished in all."""
 LATENCIES = 101
 """A usual call is the median of so many."""
 MARGIN = 1.1
@@ -50,7 +50,7 @@ class _Slice:
 
 
 class CallOperator(OperatorDefaults):
-    """One attempt's `HoldingOperator`."""
+    """One attempt's `ConcurrentOperator`."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class CallOperator(OperatorDefaults):
         self._slice_rows = max(1, concurrency // SLICES)
         self._running_max = concurrency + max(1, concurrency // RESERVE)
         self._slices: dict[int, _Slice] = {}
-        self._begun = self._running = self._held_rows = 0
+        self._begun = self._running = self._unfinished_rows = 0
         self._begin_until = math.inf
         self._first_begun_at = 0.0
         self._latencies: deque[float] = deque(maxlen=LATENCIES)
@@ -77,7 +77,7 @@ class CallOperator(OperatorDefaults):
     # -- what goes on --------------------------------------------------------------------------------------------
 
     @property
-    def held(self) -> Collection[int]:
+    def open_slices(self) -> Collection[int]:
         return self._slices.keys()
 
     @property
@@ -92,7 +92,7 @@ class CallOperator(OperatorDefaults):
         if left_s < 0:
             return 0
         self._begin_until = self._clock() + left_s
-        free = min(self._running_max - self._running, HELD_MAX * self._concurrency - self._held_rows)
+        free = min(self._running_max - self._running, UNFINISHED_MAX * self._concurrency - self._unfinished_rows)
         return self._slice_rows if free >= self._slice_rows else 0
 
     @property
@@ -110,7 +110,7 @@ class CallOperator(OperatorDefaults):
         self._calls.begin(self._begun, readable_rows(records.batch), self._begin_until)
         self._begun += 1
         self._running += records.rows
-        self._held_rows += records.rows
+        self._unfinished_rows += records.rows
         return iter(())
 
     def collect(self, wait_s: float) -> Iterator[tuple[int | None, Emitted]]:
@@ -171,7 +171,7 @@ class CallOperator(OperatorDefaults):
             part.results = {}
             if not part.running:
                 del self._slices[number]
-        self._held_rows -= len(leaving)
+        self._unfinished_rows -= len(leaving)
         return leaving
 
     def _output(self, places: list[tuple[_Slice, int]], rows: list[Row]) -> pa.RecordBatch:

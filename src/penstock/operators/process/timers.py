@@ -246,8 +246,8 @@ class Line:
 
 def _slots(times: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
     """Not below 0 and not too large to be counted on, whatever the times."""
-    held = np.clip(times, -_BIAS, _BIAS - (1 << 20))
-    slots: npt.NDArray[np.uint64] = ((held + np.int64(_BIAS)) >> np.int64(_SLOT_BITS)).astype(np.uint64)
+    clipped = np.clip(times, -_BIAS, _BIAS - (1 << 20))
+    slots: npt.NDArray[np.uint64] = ((clipped + np.int64(_BIAS)) >> np.int64(_SLOT_BITS)).astype(np.uint64)
     return slots
 
 

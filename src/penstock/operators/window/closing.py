@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from penstock.operators.window.pane_progress import NEVER, Progress
+from penstock.operators.window.pane_clock import NEVER, PaneClock
 from penstock.operators.window.panes import PLACES, Hashes, PaneIndex, Stretch
 from penstock.operators.window.windows import Micros, RegularWindow
 from penstock.protocol.keygroups import KeyGroupRange
@@ -62,27 +62,27 @@ class Closing:
         groups: KeyGroupRange,
         max_parallelism: int,
         state: KeyedState,
-        progress: Progress,
+        clock: PaneClock,
         *,
         closes: bool,
     ) -> None:
         self._window, self._lateness, self._closes = window, lateness, closes
         self._groups, self._max_parallelism = groups, max_parallelism
         self._index = PaneIndex(max_parallelism)
-        self._state, self._progress = state, progress
+        self._state, self._clock = state, clock
         self._windows_per_pane = -(-window.panes_per_window // window.panes_per_step)
 
     def due(self) -> Micros:
         """For each key group a moment before which nothing is due; at that moment something may be."""
-        progress, window = self._progress, self._window
-        alive, halfway = progress.alive, progress.halfway
-        first = np.where(alive, progress.first, 0)
+        clock, window = self._clock, self._window
+        alive, halfway = clock.alive, clock.halfway
+        first = np.where(alive, clock.first, 0)
         due = window.end_of(window.last_window_of(first)) + self._lateness
         if self._closes:
-            following = window.first_ending_after(np.maximum(progress.done, window.pane_start(first)))
-            has_rows = following * window.panes_per_step <= progress.last
+            following = window.first_ending_after(np.maximum(clock.done, window.pane_start(first)))
+            has_rows = following * window.panes_per_step <= clock.last
             due = np.where(has_rows, np.minimum(window.end_of(following), due), due)
-        return np.where(halfway, np.minimum(due, progress.target), np.where(alive, due, NEVER))
+        return np.where(halfway, np.minimum(due, clock.target), np.where(alive, due, NEVER))
 
     def steps(self, due: Rows, watermarks: Micros) -> Iterator[list[Step]]:
         """What is due in the key groups `due`, as lists of steps to take at once, with a key group at most once."""
@@ -100,11 +100,11 @@ class Closing:
 
     def _steps_of(self, group: int, watermark: int) -> Iterator[Step]:
         """Cuts what is due in a key group: by time first, by place where a single moment is too much."""
-        done, start = int(self._progress.done[group]), int(self._progress.place[group])
+        done, start = int(self._clock.done[group]), int(self._clock.place[group])
         while done < watermark:
             whole = Step(group, done, watermark, 0, PLACES, 0)
             if start:
-                whole = whole._replace(target=int(self._progress.target[group]))
+                whole = whole._replace(target=int(self._clock.target[group]))
             whole = self._counted(whole) if start else self._shortened(self._counted(whole))
             pieces = 1 << (max(0, whole.rows - 1) // STEP_ROWS).bit_length()
             size = max(1, PLACES // pieces)
@@ -125,7 +125,7 @@ class Closing:
     def _next_moment(self, step: Step) -> int:
         """The first moment of the step at which something is due."""
         window = self._window
-        start = window.pane_start(int(self._progress.first[step.group]))
+        start = window.pane_start(int(self._clock.first[step.group]))
         dies = window.end_of(window.first_ending_after(max(step.done - self._lateness, start))) + self._lateness
         if not self._closes:
             return dies
@@ -140,7 +140,7 @@ class Closing:
 
     def _stretches(self, step: Step) -> list[Stretch]:
         window, group = self._window, step.group + self._groups.lo
-        first, last = int(self._progress.first[step.group]), int(self._progress.last[step.group])
+        first, last = int(self._clock.first[step.group]), int(self._clock.last[step.group])
         stretches = [Stretch(group, first, min(self._dead_until(step), last), step.start, step.stop)]
         opening, closing = self._closing_windows(step)
         if opening <= closing:
@@ -153,7 +153,7 @@ class Closing:
         """The first and the last window that close; none if the last is before the first."""
         if not self._closes:
             return 0, -1
-        start = self._window.pane_start(int(self._progress.first[step.group]))
+        start = self._window.pane_start(int(self._clock.first[step.group]))
         first = self._window.first_ending_after(max(step.done, start))
         return first, self._window.first_ending_after(step.target) - 1
 
@@ -192,16 +192,16 @@ class Closing:
 
     def done(self, steps: Sequence[Step]) -> None:
         """The steps are taken: results are ready, dead entries deleted."""
-        progress = self._progress
+        clock = self._clock
         for step in steps:
-            progress.target[step.group] = step.target
-            progress.stepped[step.group] = True
+            clock.target[step.group] = step.target
+            clock.stepped[step.group] = True
             if step.stop < PLACES:
-                progress.place[step.group] = step.stop
+                clock.place[step.group] = step.stop
                 continue
             over = self._window.first_ending_after(step.target - max(self._lateness, 0)) * self._window.panes_per_step
-            progress.first[step.group] = max(int(progress.first[step.group]), over)
-            progress.done[step.group], progress.place[step.group] = step.target, 0
+            clock.first[step.group] = max(int(clock.first[step.group]), over)
+            clock.done[step.group], clock.place[step.group] = step.target, 0
 
 
 def spread(first: Hashes, last: Hashes) -> tuple[Rows, Hashes]:

@@ -18,7 +18,7 @@ from penstock.operators.aggregate.parts import Reducer
 from penstock.operators.base import OperatorContext
 from penstock.operators.window.closing import Closing, Step
 from penstock.operators.window.lateness import split_late
-from penstock.operators.window.pane_progress import NEVER, PROGRESS_STATE, Progress
+from penstock.operators.window.pane_clock import CLOCK_STATE, NEVER, PaneClock
 from penstock.operators.window.panes import Hashes, PaneIndex
 from penstock.operators.window.results import Results
 from penstock.operators.window.session_state import (
@@ -61,7 +61,7 @@ class SessionOperator:
         self._results = Results(spec, self._reducer)
         self._pending: list[Sessions] = []
         self._merge_at_rows = _MERGE_ROWS_MIN
-        self._progress = Progress(context.groups, context.states[PROGRESS_STATE])
+        self._clock = PaneClock(context.groups, context.states[CLOCK_STATE])
         # A timer may be due as soon as its pane begins.
         self._closing = Closing(
             RegularWindow(self._pane, self._pane),
@@ -69,7 +69,7 @@ class SessionOperator:
             context.groups,
             context.max_parallelism,
             self._timers,
-            self._progress,
+            self._clock,
             closes=False,
         )
         self._pending_due = np.full(len(context.groups), NEVER, np.int64)
@@ -96,7 +96,7 @@ class SessionOperator:
 
     def finish(self) -> Iterator[Emitted]:
         self._flush()
-        self._progress.store()
+        self._clock.store()
         return iter(())
 
     def advance(self, time: Time) -> Iterator[Emitted]:
@@ -109,7 +109,7 @@ class SessionOperator:
             output = self._results.nothing if closed is None else self._fire(closed.entries, steps)
             self._closing.done(steps)
             yield output
-        self._progress.follow(time.watermarks)
+        self._clock.follow(time.watermarks)
 
     def counters(self) -> Mapping[str, int]:
         return {LATE: self._late}
@@ -120,9 +120,9 @@ class SessionOperator:
 
     def _due(self) -> Micros:
         """For each key group a moment before which no session ends."""
-        progress, due = self._progress, self._closing.due()
-        later = np.maximum(due, np.where(progress.done == NO_WATERMARK, NO_WATERMARK, progress.done + 1))
-        return np.minimum(np.where(progress.halfway, due, later), self._pending_due)
+        clock, due = self._clock, self._closing.due()
+        later = np.maximum(due, np.where(clock.done == NO_WATERMARK, NO_WATERMARK, clock.done + 1))
+        return np.minimum(np.where(clock.halfway, due, later), self._pending_due)
 
     # -- rows into the state -------------------------------------------------------------------------------------
 
@@ -148,7 +148,7 @@ class SessionOperator:
             # Both list the same keys, each in an order of its own.
             timers = self._state.lookup(packed.hashes, packed.keys).values.column(0)
         panes, groups = self._write(packed, timers)
-        self._progress.touch(groups, panes, self._watermarks)
+        self._clock.touch(groups, panes, self._watermarks)
 
     def _write(self, packed: Packed, timers: pa.Array) -> tuple[Hashes, Hashes]:
         """Stores keys with their sessions; `timers` are the panes in which they have a timer, null for none.
@@ -210,7 +210,7 @@ class SessionOperator:
         if rest.rows:
             packed = pack(rest)
             panes, groups = self._write(packed, pa.nulls(len(packed.hashes), pa.int64()))
-            self._progress.keep(groups, panes)
+            self._clock.keep(groups, panes)
         return self._results.of(ended.part, ended.starts, ended.ends)
 
     def _groups_of(self, hashes: Hashes) -> Hashes:

@@ -20,7 +20,7 @@ from penstock.operators.aggregate.base import Aggregate
 from penstock.operators.aggregate.parts import bind_all, state_fields
 from penstock.operators.base import KeyedSpec, OperatorContext, OwnTime, TimedOperator
 from penstock.operators.columns import key_schema, refuse_doubles, require_column
-from penstock.operators.window.pane_progress import PROGRESS_SCHEMA, PROGRESS_STATE
+from penstock.operators.window.pane_clock import CLOCK_SCHEMA, CLOCK_STATE
 from penstock.operators.window.panes import PANE_FIELD
 from penstock.operators.window.session_operator import SessionOperator
 from penstock.operators.window.session_state import TIMER_FIELDS, TIMERS_STATE, session_fields
@@ -139,9 +139,9 @@ class WindowAggregate(KeyedSpec):
             return {
                 MAIN_STATE: StateSchema(keys, pa.schema(session_fields(values))),
                 TIMERS_STATE: StateSchema(paned, pa.schema(TIMER_FIELDS)),
-                PROGRESS_STATE: PROGRESS_SCHEMA,
+                CLOCK_STATE: CLOCK_SCHEMA,
             }
-        return {MAIN_STATE: StateSchema(paned, pa.schema(values)), PROGRESS_STATE: PROGRESS_SCHEMA}
+        return {MAIN_STATE: StateSchema(paned, pa.schema(values)), CLOCK_STATE: CLOCK_SCHEMA}
 
     @property
     def computed(self) -> Mapping[str, str]:

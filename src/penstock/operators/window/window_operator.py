@@ -1,7 +1,7 @@
 """Tumbling and sliding windows in a subtask: one entry of state per key and pane, windows put together when they close.
 
 Slices are reduced to one row per key and pane, as running aggregates are, and reach the state when a window is due or
-the epoch ends. Closing goes in bounded steps; each leaves state and `Progress` as if it were the last one.
+the epoch ends. Closing goes in bounded steps; each leaves state and `PaneClock` as if it were the last one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from penstock.operators.grouping import Numbered, group_rows
 from penstock.operators.window.changes import RunsOfPanes, windows_with
 from penstock.operators.window.closing import Closed, Closing
 from penstock.operators.window.lateness import split_late
-from penstock.operators.window.pane_progress import NEVER, PROGRESS_STATE, Progress
+from penstock.operators.window.pane_clock import CLOCK_STATE, NEVER, PaneClock
 from penstock.operators.window.panes import Hashes, PaneIndex
 from penstock.operators.window.results import Results
 from penstock.operators.window.windows import Micros, RegularWindow
@@ -47,14 +47,14 @@ class RegularWindowOperator:
         self._pending = Pending(self._reducer)
         self._updates = spec.emit == "on_update"
         self._emits_changes = self._updates or spec.allowed_lateness > 0
-        self._progress = Progress(context.groups, context.states[PROGRESS_STATE])
+        self._clock = PaneClock(context.groups, context.states[CLOCK_STATE])
         self._closing = Closing(
             window,
             spec.allowed_lateness,
             context.groups,
             context.max_parallelism,
             self._state,
-            self._progress,
+            self._clock,
             closes=not self._updates,
         )
         self._watermarks = np.full(len(context.groups), NO_WATERMARK, np.int64)
@@ -73,7 +73,7 @@ class RegularWindowOperator:
             hashes = self._index.hashes(timely.hashes, panes)
             part = self._reducer.reduce(hashes, self._with_pane(keys, panes), timely.batch)
             groups = groups_of(part.hashes, self._max_parallelism)
-            self._progress.touch(groups, _panes_of(part), self._watermarks)
+            self._clock.touch(groups, _panes_of(part), self._watermarks)
             self._pending.add(part)
             if self._emits_changes:
                 self._expire(groups - self._first_group, _panes_of(part))
@@ -91,7 +91,7 @@ class RegularWindowOperator:
 
     def finish(self) -> Iterator[Emitted]:
         yield from self._flush()
-        self._progress.store()
+        self._clock.store()
 
     def advance(self, time: Time) -> Iterator[Emitted]:
         due = np.flatnonzero(self._closing.due() <= time.watermarks)
@@ -106,7 +106,7 @@ class RegularWindowOperator:
             output = self._results.nothing if closed is None else self._closed(closed)
             self._closing.done(steps)
             yield output
-        self._progress.follow(time.watermarks)
+        self._clock.follow(time.watermarks)
 
     def counters(self) -> Mapping[str, int]:
         return {LATE: self._late}
@@ -174,18 +174,18 @@ class RegularWindowOperator:
         alive: Flags = ends + self._spec.allowed_lateness > self._watermarks[groups]
         if self._updates:
             return alive
-        progress = self._progress
-        halfway = (ends <= progress.target[groups]) & (self._index.places(hashes) < progress.place[groups])
-        return alive & ((ends <= progress.done[groups]) | halfway)
+        clock = self._clock
+        halfway = (ends <= clock.target[groups]) & (self._index.places(hashes) < clock.place[groups])
+        return alive & ((ends <= clock.done[groups]) | halfway)
 
     def _looked_up(self, hashes: Hashes, keys: pa.RecordBatch, runs: RunsOfPanes) -> Iterator[pa.RecordBatch]:
         """Windows of some keys, from all their panes; each pane is looked up once."""
         rows, panes = runs.panes()
         every = self._with_pane(keys.take(pa.array(rows)), panes)
         values, found = self._state.lookup(self._index.hashes(hashes[rows], panes), every)
-        held = values.take(pa.array(np.flatnonzero(found)))
+        present = values.take(pa.array(np.flatnonzero(found)))
         for some, positions, ids in runs.combined(found):
-            states = self._reducer.split(held.take(pa.array(positions)).columns)
+            states = self._reducer.split(present.take(pa.array(positions)).columns)
             windows = runs.windows[some]
             named = self._with_pane(keys.slice(some.start, len(windows)), windows)
             part = self._reducer.combine_groups(hashes[some], named, states, Numbered(ids, len(windows)))

@@ -20,7 +20,7 @@ PANES_MAX = 100_000
 """A day every second fits; lengths with a tiny common divisor, which would keep each row for itself, do not."""
 
 Micros: TypeAlias = npt.NDArray[np.int64]
-Moments = TypeVar("Moments", int, Micros)
+Numbers = TypeVar("Numbers", int, Micros)
 """One or many: times, or numbers of panes and windows."""
 
 
@@ -51,26 +51,26 @@ class RegularWindow:
     def panes_per_step(self) -> int:
         return self.every // self.pane
 
-    def panes_of(self, times: Moments) -> Moments:
+    def panes_of(self, times: Numbers) -> Numbers:
         return (times - self.offset) // self.pane
 
-    def first_window_of(self, panes: Moments) -> Moments:
+    def first_window_of(self, panes: Numbers) -> Numbers:
         """The first window that has the pane in it."""
         return -((self.panes_per_window - 1 - panes) // self.panes_per_step)
 
-    def last_window_of(self, panes: Moments) -> Moments:
+    def last_window_of(self, panes: Numbers) -> Numbers:
         return panes // self.panes_per_step
 
-    def pane_start(self, panes: Moments) -> Moments:
+    def pane_start(self, panes: Numbers) -> Numbers:
         return panes * self.pane + self.offset
 
-    def start_of(self, windows: Moments) -> Moments:
+    def start_of(self, windows: Numbers) -> Numbers:
         return windows * self.every + self.offset
 
-    def end_of(self, windows: Moments) -> Moments:
+    def end_of(self, windows: Numbers) -> Numbers:
         return windows * self.every + (self.offset + self.size)
 
-    def first_ending_after(self, time: Moments) -> Moments:
+    def first_ending_after(self, time: Numbers) -> Numbers:
         """The first window whose end is after a moment."""
         return (time - self.offset - self.size) // self.every + 1
 

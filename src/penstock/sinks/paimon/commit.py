@@ -109,9 +109,9 @@ class PaimonCommitter:
             return CommitReceipt(permit.checkpoint, snapshot=None, rows=0, files=0)
         self._checkpoint, self._watermark, self._still_leader = permit.checkpoint, watermark, still_leader
         with self._readable():
-            held = self._ask_before()
-        if held:
-            return self._held()
+            committed = self._ask_before()
+        if committed:
+            return self._receipt_in_table()
         self._require_files(committables)
         messages = [self._decode(committable) for committable in committables]
         try:
@@ -125,7 +125,7 @@ class PaimonCommitter:
         # Our try made it, or a rival's under the same commit user did: the table says.
         with self._readable():
             self._history.ask()
-            return self._held()
+            return self._receipt_in_table()
 
     def missing_files(self, committables: Sequence[Committable]) -> tuple[str, ...]:
         """Data files of committables that are gone."""
@@ -215,7 +215,7 @@ class PaimonCommitter:
             raise _expired(gone)
         self._history.trust()
 
-    def _held(self) -> CommitReceipt:
+    def _receipt_in_table(self) -> CommitReceipt:
         with self._readable():
             receipt = self._history.receipt()
         if receipt is None or receipt.checkpoint < self._checkpoint:

@@ -81,7 +81,7 @@ class CommitHistory:
         snapshot = self._files.snapshot(snapshot_id)
         if snapshot is None:
             return Remembered.EXPIRED
-        return Remembered.HELD if self._is_ours(snapshot) else Remembered.LOST
+        return Remembered.PRESENT if self._is_ours(snapshot) else Remembered.LOST
 
     def _receipt(self, snapshot: Snapshot) -> CommitReceipt:
         return CommitReceipt(

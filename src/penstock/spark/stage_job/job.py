@@ -43,11 +43,11 @@ class JobSpec:
             self._call = call_of(self._work, REPORT, columns)
         return mapped(placed, self._call)
 
-    def on_recovered(self, spark: SparkSession, plan: StagePlan, packed_plan: bytes) -> RDD[bytes]:
+    def on_segments(self, spark: SparkSession, plan: StagePlan, packed_plan: bytes) -> RDD[bytes]:
         """The reports of the stage without live rows. Tasks have their plan with them."""
         # Spark starts partitions in order: the longest first, so that the short ones fill the gaps.
         longest_first = sorted(plan.launched(), key=lambda subtask: -subtask.rows_in_flight)
         subtasks = [subtask.subtask for subtask in longest_first]
         work = replace(self._work, plan=packed_plan)
-        job = spark.sparkContext.parallelize(subtasks, len(subtasks)).map(work.on_recovered)
+        job = spark.sparkContext.parallelize(subtasks, len(subtasks)).map(work.on_segments)
         return in_workers_of_sql(job, spark)

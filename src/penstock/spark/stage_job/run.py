@@ -1,7 +1,7 @@
 """The three ways to run the job of a stage.
 
 *Planned with the stream*: the micro-batch is the reports of the job, so collecting them runs it. *Made for the
-micro-batch*: the job is put on top of the rows. *Recovered*: there are no live rows, and no job of Spark SQL.
+micro-batch*: the job is put on top of the rows. *Segments alone*: there are no live rows, and no job of Spark SQL.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ class JobRunner:
     def run(self, spec: JobSpec, job: StageJob) -> JobResult:
         plan, packed = job.plan, msgspec.json.encode(job.plan)
         if not plan.live or job.batch is None:
-            return JobResult(self._recovered(spec, plan, packed), None)
+            return JobResult(self._on_segments(spec, plan, packed), None)
         live = self._live(spec, plan, job.batch)
         count = self._counts.begin(plan.stage, job.batch.batch_id, live.executed_plan, goes_on=live.counts_go_on)
         with sent_along(self._spark.sparkContext, packed):
             found = live.collect()
         if not found and live.is_empty():
-            return JobResult(self._recovered(spec, plan, packed), 0)
+            return JobResult(self._on_segments(spec, plan, packed), 0)
         reports = decoded(found)
         return JobResult(reports, count(sum(rows for report in reports for rows in report.delivered.values())))
 
@@ -91,5 +91,5 @@ class JobRunner:
             case _:
                 assert_never(content)
 
-    def _recovered(self, spec: JobSpec, plan: StagePlan, packed: bytes) -> list[SubtaskReport]:
-        return decoded(spec.on_recovered(self._spark, plan, packed).collect())
+    def _on_segments(self, spec: JobSpec, plan: StagePlan, packed: bytes) -> list[SubtaskReport]:
+        return decoded(spec.on_segments(self._spark, plan, packed).collect())

@@ -46,7 +46,7 @@ class Work:
         report = self._run(context.partitionId(), batches)
         yield pa.RecordBatch.from_arrays([pa.array([report], pa.binary())], schema=REPORT_SCHEMA)
 
-    def on_recovered(self, subtask: int) -> bytes:
+    def on_segments(self, subtask: int) -> bytes:
         """Without live input, under a plain RDD job."""
         return self._run(subtask, None)
 

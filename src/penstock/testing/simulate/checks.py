@@ -249,22 +249,22 @@ class Checks:
         newer = self._claimed_at.get(process.generation + 1)
         if newer is not None and newer < leader_at:
             self._fail("fence", f"{process.name} commits {permit.checkpoint}, a newer driver came before it asked")
-        held = table.committed()
+        committed = table.committed()
         for committable in committables:
             written = msgspec.json.decode(committable.payload, type=Written)
             if committable.payload not in self._published_payloads:
                 self._fail("commits", f"file {written.file} is in no published checkpoint")
-            if written.file in held:
+            if written.file in committed:
                 self._fail("exactly once", f"{table.name}: file {written.file} is committed twice")
 
     def before_removal(self, table: SimTable, file: int) -> None:
-        held = table.committed()
+        committed = table.committed()
         wanted = {
             msgspec.json.decode(c.payload, type=Written).file
             for manifest in self._manifests.values()
             for c in pending_of(manifest, table.sink)
         }
-        if file in held | wanted:
+        if file in committed | wanted:
             self._fail("garbage", f"{table.name}: file {file} is removed, a snapshot or a checkpoint needs it")
 
     # -- queries -------------------------------------------------------------------------------------------------
@@ -311,8 +311,8 @@ class Checks:
         if announced:
             self._fail("garbage", f"kept for ever: {announced[:5]}")
         for table in self._world.tables.values():
-            held = table.committed()
-            for file in set(table.files) - held - table.made_too_late - table.merged:
+            committed = table.committed()
+            for file in set(table.files) - committed - table.made_too_late - table.merged:
                 if (table.sink, file) not in self._undecidable:
                     self._fail("garbage", f"{table.name}: file {file} is in no snapshot, and nobody will remove it")
 

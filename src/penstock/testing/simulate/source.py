@@ -164,7 +164,7 @@ class SimFeed:
             offer = loop.propose(batch)
             while not offer.done and not loop.ended:
                 world.scheduler.wait(LOOK_EVERY_S)
-            loop.settle(offer)
+            loop.require_ingested(offer)
             self._call(f"commit of batch {number}")
             source.commits.add(number)
             number += 1

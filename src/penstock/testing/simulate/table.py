@@ -256,8 +256,8 @@ class SimCommitter:
         del properties, watermark
         table, world = self._table, self._table.world
         while True:
-            if (held := self._held(permit)) is not None:
-                return held
+            if (found := self._found(permit)) is not None:
+                return found
             base = table.latest()
             table.call(self._process, f"prepare {permit.checkpoint}")
             asked_at = world.scheduler.now
@@ -303,7 +303,7 @@ class SimCommitter:
     def close(self) -> None:
         """Nothing is open."""
 
-    def _held(self, permit: CommitPermit) -> CommitReceipt | None:
+    def _found(self, permit: CommitPermit) -> CommitReceipt | None:
         """The checkpoint if the table has it. What was chosen to be committed fits only what was known then."""
         known = self._history.checkpoint if self._history.asked else None
         self._history.ask()

@@ -39,7 +39,7 @@ class World:
         self.spark.sparkContext.setLocalProperty = properties.__setitem__
         self._properties = properties
         self.spec = mock.Mock()
-        self.spec.on_recovered().collect.return_value = [msgspec.json.encode(report("recovered"))]
+        self.spec.on_segments().collect.return_value = [msgspec.json.encode(report("segments"))]
         self.spec.on_rows.return_value = self.frame(report("made", edge=4))
         self.runner = JobRunner(self.spark, "group")
 
@@ -95,8 +95,8 @@ def test_a_micro_batch_of_rows_gets_a_job_of_its_own() -> None:
 
 def test_without_live_rows_the_micro_batch_is_not_touched() -> None:
     world = World()
-    assert world.run(RowsBatch(world.frame()), live=False) == JobResult([report("recovered")], None)
-    assert world.run(None) == JobResult([report("recovered")], None)
+    assert world.run(RowsBatch(world.frame()), live=False) == JobResult([report("segments")], None)
+    assert world.run(None) == JobResult([report("segments")], None)
     assert world.plans == [], "a job without live rows has its plan with it"
 
 
@@ -117,7 +117,7 @@ def test_subtasks_are_run_without_rows_where_spark_ran_no_task(planned: bool) ->
     rows.isEmpty.return_value = True
     world.spec.on_rows.return_value = reports
     content = PlannedBatch(reports, "s", 1) if planned else RowsBatch(rows)
-    assert world.run(content) == JobResult([report("recovered")], 0)
+    assert world.run(content) == JobResult([report("segments")], 0)
 
 
 @pytest.mark.parametrize("planned", [True, False])

@@ -50,12 +50,12 @@ def cancel(entries: list[Entry]) -> list[Entry]:
     """
     left: dict[tuple[Any, ...], list[Entry]] = {}
     for entry in entries:
-        held = left.setdefault(identity(entry), [])
-        if entry.kind == DELETE and held and held[-1].kind == ADD:
-            held.pop()
+        entries = left.setdefault(identity(entry), [])
+        if entry.kind == DELETE and entries and entries[-1].kind == ADD:
+            entries.pop()
         else:
-            held.append(entry)
-    kept = {id(entry) for held in left.values() for entry in held}
+            entries.append(entry)
+    kept = {id(entry) for entries in left.values() for entry in entries}
     return [entry for entry in entries if id(entry) in kept]
 
 

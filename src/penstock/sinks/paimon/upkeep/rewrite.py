@@ -84,16 +84,19 @@ def _copy(table: KeptTable, inputs: list[Entry], path: Path, stopping: Callable[
     with pq.ParquetWriter(
         path, columns, compression=compression, compression_level=level, **create_parquet_writer_options(options)
     ) as writer:
-        held: list[pa.RecordBatch] = []
+        gathered: list[pa.RecordBatch] = []
         for batch in _batches(table, inputs, columns):
             if stopping():
                 raise Stopped
             rows += batch.num_rows
-            held.append(batch)
-            if sum(b.num_rows for b in held) >= _GROUP_ROWS_MAX or sum(b.nbytes for b in held) >= _GROUP_BYTES_MAX:
-                _write(writer, held, columns)
-                held = []
-        _write(writer, held, columns)
+            gathered.append(batch)
+            if (
+                sum(b.num_rows for b in gathered) >= _GROUP_ROWS_MAX
+                or sum(b.nbytes for b in gathered) >= _GROUP_BYTES_MAX
+            ):
+                _write(writer, gathered, columns)
+                gathered = []
+        _write(writer, gathered, columns)
     return rows
 
 

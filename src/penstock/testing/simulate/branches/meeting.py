@@ -46,7 +46,7 @@ class Connected(Branch):
     parts: ClassVar[tuple[str, ...]] = ("rows",)
 
     inputs: tuple[int, ...] = (0, 1)
-    held: bool = False
+    held_back: bool = False
     cost: float = 0.0
 
     @classmethod
@@ -58,7 +58,7 @@ class Connected(Branch):
             sources=max(inputs) + 1,
             crowded=crowded,
             inputs=inputs,
-            held=rng.random() < 0.5,
+            held_back=rng.random() < 0.5,
             cost=rng.choice((0.0, 0.2, 0.5, 1.0) if crowded else (0.0, 0.05, 0.2)),
         )
 
@@ -72,7 +72,7 @@ class Connected(Branch):
             *others,
             process=_numbering(world, self.ports, self.cost * world.epoch_s, crowded=self.crowded > 0),
             name=self.name("connect"),
-            hold_back=self.ports[-1:] if self.held else (),
+            hold_back=self.ports[-1:] if self.held_back else (),
         )
         return [self.write(world, rows, "rows")]
 
@@ -88,10 +88,10 @@ class Connected(Branch):
         found = {(row["port"], row["id"]): row for row in rows}
         for port, mine in came.items():
             in_order(mine, {arrival.id: found[port, arrival.id]["n"] for arrival in mine}, fail)
-        if self.held:
-            self._check_held(came, found, fail)
+        if self.held_back:
+            self._check_held_back(came, found, fail)
 
-    def _check_held(self, came: dict[str, list[Arrival]], found: dict[tuple[str, int], Row], fail: Fail) -> None:
+    def _check_held_back(self, came: dict[str, list[Arrival]], found: dict[tuple[str, int], Row], fail: Fail) -> None:
         """A row that is held back comes after all rows of its key that other inputs had by then."""
         held = self.ports[-1]
         for arrival in came[held]:

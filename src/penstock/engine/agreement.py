@@ -9,7 +9,7 @@ from penstock.errors import TableMismatch, TablePositionMismatch
 from penstock.protocol.commit import (
     Agreed,
     HistoryGone,
-    SinkProgress,
+    SinkStanding,
     TableAhead,
     TableBehind,
     answered,
@@ -25,7 +25,7 @@ from penstock.sinks.base import Committer, files_missing
 _log = logging.getLogger("penstock")
 
 
-def settle(name: str, sink: SinkState, committer: Committer, *, restored: bool = False) -> SinkProgress:
+def agree(name: str, sink: SinkState, committer: Committer, *, restored: bool = False) -> SinkStanding:
     """Where a sink's commits stand when a driver starts. Changes nothing; what landed is acknowledged later.
 
     `restored`: an older checkpoint, or one from another folder, was asked for.
@@ -40,14 +40,14 @@ def settle(name: str, sink: SinkState, committer: Committer, *, restored: bool =
             name,
             agreed.unread,
         )
-    held = agreed.landed[-1].last if agreed.landed else -1
-    left = [pending for pending in sink.pending if pending.checkpoint > held]
+    landed = agreed.landed[-1].last if agreed.landed else -1
+    left = [pending for pending in sink.pending if pending.checkpoint > landed]
     for pending in left:
         missing = committer.missing_files(pending.committables)
         if missing:
             raise files_missing(f"sink {name}: ", pending.checkpoint, missing)
     assert committables_of(left) or not left
-    return answered(SinkProgress(sink), agreed)
+    return answered(SinkStanding(sink), agreed)
 
 
 def ask_table(name: str, sink: SinkState, committer: Committer, *, restored: bool = False) -> Agreed:

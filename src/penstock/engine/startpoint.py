@@ -32,7 +32,7 @@ _log = logging.getLogger("penstock")
 
 
 @dataclass(frozen=True, slots=True)
-class Base:
+class StartPoint:
     """What to go on from; `origin` is set when it still has to be brought here."""
 
     manifest: Manifest
@@ -40,20 +40,22 @@ class Base:
     dropped: tuple[Dropped, ...] = ()
 
 
-def find_base(checkpoints: Checkpoints, pipeline: Pipeline, config: Config, open_store: Callable[[str], Store]) -> Base:
+def find_start(
+    checkpoints: Checkpoints, pipeline: Pipeline, config: Config, open_store: Callable[[str], Store]
+) -> StartPoint:
     """The checkpoint to go on from, known to fit the pipeline, its files known to be there.
 
     Raises: `CheckpointMismatch`, `RestoreRefused`, `NoSuchCheckpoint`, `CorruptFile`, `MissingFile`, `FormatTooNew`;
     `NotACheckpoint`; `PipelineError` for names that a new checkpoint should not have.
     """
-    base = _stored(checkpoints, config, open_store)
-    if base is None or base.origin is not None:
+    start = _stored(checkpoints, config, open_store)
+    if start is None or start.origin is not None:
         require_own_folder(checkpoints.store)
-    if base is None:
+    if start is None:
         _refuse_drop(checkpoints, config)
         require_finished(checkpoints.store)
         pipeline.require_portable_names()
-        return Base(
+        return StartPoint(
             first_manifest(
                 identity=uuid.uuid4().hex,
                 library=VERSION,
@@ -62,33 +64,33 @@ def find_base(checkpoints: Checkpoints, pipeline: Pipeline, config: Config, open
                 created_at=utc_now(),
             )
         )
-    holder = checkpoints if base.origin is None else base.origin.checkpoints
-    _require_fit(base.manifest, holder.store.url, pipeline, config)
-    base = _without_dropped(base, checkpoints, config)
-    holder.verify_files(base.manifest)
-    return base
+    holder = checkpoints if start.origin is None else start.origin.checkpoints
+    _require_fit(start.manifest, holder.store.url, pipeline, config)
+    start = _without_dropped(start, checkpoints, config)
+    holder.verify_files(start.manifest)
+    return start
 
 
-def _stored(checkpoints: Checkpoints, config: Config, open_store: Callable[[str], Store]) -> Base | None:
+def _stored(checkpoints: Checkpoints, config: Config, open_store: Callable[[str], Store]) -> StartPoint | None:
     match config.restore:
         case None:
             newest = checkpoints.newest()
-            return None if newest is None else Base(newest)
+            return None if newest is None else StartPoint(newest)
         case int(number):
-            return Base(checkpoints.restorable(number))
+            return StartPoint(checkpoints.restorable(number))
         case place:
             origin = find_origin(place, open_store)
             require_new(checkpoints, origin)
             # The copy's source folder ends with this checkpoint's micro-batch; another kind of feed has to go back.
             source = msgspec.structs.replace(origin.manifest.source, rewind=True)
-            return Base(msgspec.structs.replace(origin.manifest, source=source), origin)
+            return StartPoint(msgspec.structs.replace(origin.manifest, source=source), origin)
 
 
-def _without_dropped(base: Base, checkpoints: Checkpoints, config: Config) -> Base:
+def _without_dropped(start: StartPoint, checkpoints: Checkpoints, config: Config) -> StartPoint:
     if not config.drop_in_flight:
-        return base
+        return start
     _refuse_drop(checkpoints, config)
-    shape = base.manifest.shape
+    shape = start.manifest.shape
     names = tuple(shape.edges) if config.drop_in_flight == "all" else config.drop_in_flight
     edges, unknown = edges_named(shape, names)
     if unknown:
@@ -98,8 +100,8 @@ def _without_dropped(base: Base, checkpoints: Checkpoints, config: Config) -> Ba
             next_step="name edges as above, or the operators behind them",
             option="drop_in_flight",
         )
-    manifest, dropped = drop_in_flight(base.manifest, edges)
-    return Base(manifest, base.origin, dropped)
+    manifest, dropped = drop_in_flight(start.manifest, edges)
+    return StartPoint(manifest, start.origin, dropped)
 
 
 def _refuse_drop(checkpoints: Checkpoints, config: Config) -> None:
@@ -131,9 +133,9 @@ def _require_fit(stored: Manifest, url: str, pipeline: Pipeline, config: Config)
 
 def _misfit(stored: Manifest, url: str, rows: tuple[Comparison, ...]) -> CheckpointMismatch:
     width = max(len(row.what) for row in rows)
-    table = "\n".join(f"    {row.what:<{width}}  {row.verdict:<12}  {row.detail}".rstrip() for row in rows)
+    lines = "\n".join(f"    {row.what:<{width}}  {row.verdict:<12}  {row.detail}".rstrip() for row in rows)
     return CheckpointMismatch(
-        f"checkpoint {stored.checkpoint} in {url} against this pipeline:\n{table}",
+        f"checkpoint {stored.checkpoint} in {url} against this pipeline:\n{lines}",
         cause="the folder belongs to another pipeline, or the pipeline was changed since",
         next_step="start the pipeline that wrote it, or use a new checkpoint folder (and table) for this one",
     )

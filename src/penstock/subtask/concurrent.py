@@ -12,18 +12,18 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 
 from penstock.inflight.gate import Channel, Taken, TakenSlice, as_records
-from penstock.operators.base import HoldingOperator
+from penstock.operators.base import ConcurrentOperator
 from penstock.records import NO_WATERMARK, Emitted, Time
 from penstock.subtask.barrier import Barrier
 
 
-class HeldSteps:
+class ConcurrentSteps:
     """The steps of one attempt."""
 
     def __init__(
         self,
         channel: Channel,
-        operator: HoldingOperator,
+        operator: ConcurrentOperator,
         emit: Callable[[Iterator[Emitted], int | None], None],
         time: Callable[[], Time],
     ) -> None:
@@ -46,7 +46,7 @@ class HeldSteps:
             if wait_s <= 0:
                 break
             self._let_out(wait_s)
-            self._taken = {number: self._taken[number] for number in operator.held}
+            self._taken = {number: self._taken[number] for number in operator.open_slices}
         self._let_out(0.0)
 
     def give_back(self, *, in_place: bool) -> tuple[int, int | None]:
@@ -72,16 +72,16 @@ class HeldSteps:
         rows = self._operator.room(left_s)
         if not rows:
             return False
-        held = self._channel.take_held(rows)
+        taken = self._channel.take_returnable(rows)
         time = self._time()
-        if held is None:
+        if taken is None:
             self._used_up = True
             return False
-        self._taken[self._slices] = held, time.lowest
+        self._taken[self._slices] = taken, time.lowest
         self._slices += 1
-        self.rows += held.batch.num_rows
-        records = as_records(Taken(0, held.batch, held.arrival), time)
-        self._emit(self._operator.process(records), held.arrival)
+        self.rows += taken.batch.num_rows
+        records = as_records(Taken(0, taken.batch, taken.arrival), time)
+        self._emit(self._operator.process(records), taken.arrival)
         return True
 
     def _let_out(self, wait_s: float) -> None:

@@ -14,8 +14,8 @@ from penstock.records import NO_WATERMARK, StateSchema
 if TYPE_CHECKING:
     from penstock.state.keyed import KeyedState
 
-PROGRESS_STATE = "progress"
-PROGRESS_SCHEMA = StateSchema(
+CLOCK_STATE = "progress"  # as checkpoints name it
+CLOCK_SCHEMA = StateSchema(
     pa.schema([pa.field("key_group", pa.int32())]),
     pa.schema([pa.field(name, pa.int64()) for name in ("first", "last", "done", "target", "place")]),
 )
@@ -23,7 +23,7 @@ PROGRESS_SCHEMA = StateSchema(
 NEVER = int(np.iinfo(np.int64).max)
 
 
-class Progress:
+class PaneClock:
     """Arrays by key group: entries lie in the panes `first` to `last`, none if `last` is before `first`.
 
     Everything up to the watermark `done` is done; of what is due until `target`, places before `place` are done.
@@ -83,8 +83,8 @@ class Progress:
             changed |= alive & (array != stored)
         rows = np.flatnonzero(changed)
         if len(rows):
-            keys = pa.record_batch([pa.array((rows + self._groups.lo).astype(np.int32))], schema=PROGRESS_SCHEMA.keys)
+            keys = pa.record_batch([pa.array((rows + self._groups.lo).astype(np.int32))], schema=CLOCK_SCHEMA.keys)
             values = [pa.array(array[rows]) for array in self._arrays()]
             self._state.update(
-                rows + self._groups.lo, keys, pa.record_batch(values, schema=PROGRESS_SCHEMA.values), ~alive[rows]
+                rows + self._groups.lo, keys, pa.record_batch(values, schema=CLOCK_SCHEMA.values), ~alive[rows]
             )

@@ -37,11 +37,11 @@ class Spread:
         if array.null_count:
             ids = ids[array.is_valid().to_numpy(zero_copy_only=False)]
         values = as_doubles(array.drop_null()).to_numpy()
-        return _moments(ids, groups.count, np.ones(len(values), np.int64), values, np.zeros(len(values)))
+        return _combined(ids, groups.count, np.ones(len(values), np.int64), values, np.zeros(len(values)))
 
     def combine(self, states: States, groups: Groups) -> list[pa.Array]:
         counts, means, squares = (state.to_numpy() for state in states)
-        return _moments(groups.ids, groups.count, counts, means, squares)
+        return _combined(groups.ids, groups.count, counts, means, squares)
 
     def result(self, states: States) -> pa.Array:
         count, squares = states[0].to_numpy(), states[2].to_numpy()
@@ -50,7 +50,7 @@ class Spread:
         return pa.array(np.sqrt(values) if self.root else values, pa.float64(), mask=divisor < 1, from_pandas=False)
 
 
-def _moments(
+def _combined(
     ids: np.ndarray, groups: int, counts: np.ndarray, means: np.ndarray, squares: np.ndarray
 ) -> list[pa.Array]:
     """Count, mean and squares of groups of parts that have these; a part may be a single value."""
