@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow.compute as pc
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import penstock as pen
 from penstock.errors import PipelineError
+from penstock.graph.nodes import SourceNode
 from penstock.sinks.paimon.read import read_table
 
 pytestmark = pytest.mark.spark
@@ -90,3 +92,13 @@ def test_what_cannot_be_pushed_down_is_refused_in_words(spark: SparkSession, tmp
         source.select("user")
     with pytest.raises(PipelineError, match="quantitty"):
         source.key_by("user").aggregate(n=pen.sum("quantitty"))
+
+
+def test_dropped_and_renamed_columns_of_a_source_never_leave_spark(spark: SparkSession, tmp_path: Path) -> None:
+    made = orders(spark, tmp_path).drop("price").rename({"user": "a.b", "quantity": "n"})
+    assert made.schema.names == ["a.b", "n", "ts"]
+    assert isinstance(made.node, SourceNode)
+    output = made.with_column("twice", pc.field("n") * 2).drop("ts").write(pen.Paimon(str(tmp_path / "lake"), "db.n"))
+    output.start(checkpoint=tmp_path / "checkpoint", trigger="available_now", parallelism=2).await_termination()
+    rows = read_table(str(tmp_path / "lake"), "db.n").to_pylist()
+    assert sorted((row["n"], row["a.b"], row["twice"]) for row in rows) == [(n, n % 5, 2 * n) for n in range(200)]

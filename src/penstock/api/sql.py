@@ -30,8 +30,8 @@ def pushed_down(node: Node, what: str, change: Callable[[DataFrame], DataFrame])
         raise PipelineError(
             f"{what} behind an operator" if not isinstance(node, SourceNode) else f"{what} without Spark",
             cause="Spark SQL is computed in the source's DataFrame, before the first operator",
-            next_step=f"call {what} directly on what pen.read gave; "
-            "here use map_batches, or filter with an Arrow expression or a function",
+            next_step=f"call {what} directly on what pen.read gave, or use an Arrow expression or a function here:"
+            ' pc.field("amount") > 5, with pyarrow.compute as pc, or map_batches(fn)',
         )
     from penstock.spark.schemas import frame_schema
 
@@ -56,15 +56,15 @@ def where_sql(frame: DataFrame, condition: str) -> DataFrame:
     return sqltext.where(frame, condition)
 
 
-def require_no_operator(condition: str, *, name: str | None, on_error: OnError) -> None:
-    """Raises: `PipelineError` if a condition in SQL is given what only an operator can have."""
+def require_no_operator(call: str, *, name: str | None, on_error: OnError) -> None:
+    """Raises: `PipelineError` if a call with SQL is given what only an operator can have."""
     given = [f"name={name!r}"] if name is not None else []
     given += [f"on_error={on_error!r}"] if on_error != "stop" else []
     if given:
         raise PipelineError(
-            f"filter({condition!r:.100}, {', '.join(given)})",
+            f"{call} with {' and '.join(given)}",
             cause="Spark computes SQL in the source: there is no operator to name, and none in which a record fails",
-            next_step=f"leave {' and '.join(given)} out, or write the condition as an Arrow expression or a function",
+            next_step=f"leave {' and '.join(given)} out, or write an Arrow expression instead of SQL",
         )
 
 

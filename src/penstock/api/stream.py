@@ -10,8 +10,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.api.checks import check_keys, check_outputs, names_of
+from penstock.api.columns import renamed, selected, with_one, without
 from penstock.api.combine import connected, joined, micros, require_event_time, require_streams, side_node
 from penstock.api.deprecated import renamed_argument
 from penstock.api.outputs import Output, start
@@ -83,25 +85,47 @@ class Stream:
         """The stream as an input of which every subtask gets every record."""
         return BroadcastStream(self.node)
 
-    def select(self, *expressions: str) -> Stream:
-        """Columns by Spark SQL, such as ``"user", "amount * 2 AS twice"``; only before the first operator.
+    def select(
+        self,
+        *columns: str | Mapping[str, pc.Expression],
+        name: str | None = None,
+        on_error: OnError = "stop",
+        **expressions: pc.Expression,
+    ) -> Stream:
+        """Columns: by Spark SQL before the first operator (``"user", "amount * 2 AS twice"``), by Arrow anywhere.
+
+        For Arrow, give names of columns, and expressions by keyword (``"user", twice=pc.field("amount") * 2``) or in a
+        mapping, which may also have a column called ``name``. Arrow tells the types.
 
         Raises: `PipelineError`.
         """
-        from penstock.spark import sqltext
+        return Stream(selected(self.node, columns, expressions, name, on_error))
 
-        return Stream(pushed_down(self.node, "select()", lambda frame: sqltext.select(frame, expressions)))
+    def with_column(
+        self, column: str, expression: str | pc.Expression, *, name: str | None = None, on_error: OnError = "stop"
+    ) -> Stream:
+        """One more column, or another one of that name.
 
-    def with_column(self, column: str, expression: str) -> Stream:
-        """One more column, or another one of that name, by Spark SQL; only before the first operator.
+        `expression` is Spark SQL before the first operator (``"amount * 2"``), or a ``pyarrow.compute`` expression
+        anywhere (``pc.field("amount") * 2``).
 
         Raises: `PipelineError`.
         """
-        from penstock.spark import sqltext
+        return Stream(with_one(self.node, column, expression, name, on_error))
 
-        return Stream(
-            pushed_down(self.node, "with_column()", lambda frame: sqltext.with_column(frame, column, expression))
-        )
+    def drop(self, *columns: str) -> Stream:
+        """All columns but these.
+
+        Raises: `PipelineError` for one that is not there.
+        """
+        return Stream(without(self.node, columns))
+
+    def rename(self, names: Mapping[str, str]) -> Stream:
+        """All columns, some under new names: ``rename({"old": "new"})``.
+
+        Raises: `PipelineError` for a column that is not there, and for a name that is taken.
+        """
+        return Stream(renamed(self.node, names))
 
     def map_batches(
         self,
@@ -126,7 +150,7 @@ class Stream:
         Raises: `PipelineError`.
         """
         if isinstance(condition, str):
-            require_no_operator(condition, name=name, on_error=on_error)
+            require_no_operator(f"filter({condition!r:.100})", name=name, on_error=on_error)
             return Stream(pushed_down(self.node, "filter() with SQL", lambda frame: where_sql(frame, condition)))
         return self._then(Filter(name or "filter", condition, self.schema, **self._careful(on_error)), name)
 

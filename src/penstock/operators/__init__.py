@@ -6,7 +6,7 @@ only. What both need is in files of other names. `base.py` has the protocol of s
 
 | family | spec | operator |
 |---|---|---|
-| `rowwise` | `stateless.py`: `MapBatches`, `Filter`, `FlatMap` | `stateless_operator.py` |
+| `rowwise` | `stateless.py`: `MapBatches`, `Filter`, `FlatMap`, `Projection` | `stateless_operator.py` |
 | `rowwise` | `passing.py`: `Pass` | `passing_operator.py` |
 | `calls` | `map_async.py`: `MapAsync` | `map_async_operator.py` |
 | `aggregate` | `running.py`: `RunningAggregate` | `running_operator.py` |

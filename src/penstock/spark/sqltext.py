@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
@@ -15,6 +15,11 @@ from penstock.spark.quirks.sqlplans import is_deterministic, root_of
 def select(frame: DataFrame, expressions: tuple[str, ...]) -> DataFrame:
     """Raises: `PipelineError`."""
     return _plain(frame, f"select{expressions!r}", lambda: frame.selectExpr(*expressions))
+
+
+def picked(frame: DataFrame, names: Mapping[str, str]) -> DataFrame:
+    """These columns: new names, each with the old one. Dots in names are part of them."""
+    return frame.select(*(frame[f"`{old.replace('`', '``')}`"].alias(new) for new, old in names.items()))
 
 
 def where(frame: DataFrame, condition: str) -> DataFrame:

@@ -1,13 +1,15 @@
-"""Operators without state, as the graph knows them: functions over batches, filters, functions over rows."""
+"""Operators without state, as the graph knows them: functions over batches and over rows, filters, columns."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow import acero
 
 from penstock.errors import PipelineError
 from penstock.operators.base import Operator, OperatorContext
@@ -112,6 +114,69 @@ class FlatMap(CarefulSpec):
 
     def build(self, context: OperatorContext) -> Operator:
         return RowOperator(self, self.letters(self.name, context))
+
+
+@dataclass(frozen=True, eq=False)  # comparing two expressions makes a third one
+class Projection(CarefulSpec):
+    """One output column for each Arrow expression, in this order. Arrow tells the types."""
+
+    name: str
+    input_schema: pa.Schema
+    expressions: Mapping[str, pc.Expression]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for column, expression in self.expressions.items():
+            self._check(column, expression)
+
+    def _check(self, column: str, expression: object) -> None:
+        if not isinstance(expression, pc.Expression):
+            raise PipelineError(
+                f"{self.name}: the column {column!r} is {type(expression).__name__} {expression!r:.100}",
+                cause="behind an operator, columns are computed by Arrow expressions; Spark SQL works before the first",
+                next_step=f'write for example pc.field("{self.input_schema.names[0]}"), with pyarrow.compute as pc',
+                operator=self.name,
+                column=column,
+            )
+        try:
+            made = project(self.input_schema.empty_table(), {column: expression}).schema.field(0)
+        except (pa.ArrowException, TypeError) as error:
+            raise PipelineError(
+                f"{self.name}: the column {column!r} cannot be computed by {expression}: {error}",
+                cause="the expression names a column that is not there, or a function does not take its type",
+                next_step=f"write an expression over the input's columns: {describe(self.input_schema)}",
+                operator=self.name,
+                column=column,
+            ) from error
+        if pa.types.is_null(made.type):
+            raise PipelineError(
+                f"{self.name}: the column {column!r} has no type",
+                cause="pc.scalar(None) says no type",
+                next_step="say one: pc.scalar(pa.scalar(None, pa.string()))",
+                operator=self.name,
+                column=column,
+            )
+
+    @property
+    def kind(self) -> str:
+        return "columns"
+
+    @cached_property
+    def output_schema(self) -> pa.Schema:
+        return project(self.input_schema.empty_table(), self.expressions).schema
+
+    def build(self, context: OperatorContext) -> Operator:
+        return BatchOperator(self.name, self._apply, self.letters(self.name, context))
+
+    def _apply(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+        return project(pa.Table.from_batches([batch]), self.expressions).to_batches()
+
+
+def project(table: pa.Table, expressions: Mapping[str, pc.Expression]) -> pa.Table:
+    """The columns that `expressions` make of a table, its rows in the same order."""
+    source = acero.Declaration("table_source", acero.TableSourceNodeOptions(table))
+    columns = acero.ProjectNodeOptions(list(expressions.values()), list(expressions))
+    return acero.Declaration.from_sequence([source, acero.Declaration("project", columns)]).to_table(use_threads=False)
 
 
 def _mask(result: object, rows: int) -> pa.Array:
