@@ -85,7 +85,7 @@ class Numbering(pen.KeyedProcess):
 
     def process(self, key: Row, rows: list[Row], state: Any, out: Any) -> None:
         for row in rows:
-            if self.fails is not None and row["n"] % 7 == self.fails:
+            if self.fails is not None and row["n"] is not None and row["n"] % 7 == self.fails:
                 raise ValueError("a row that fails")
             state.seen = (state.seen or 0) + 1
             state.total = (state.total or 0) + (row[self.amount] or 0)
@@ -117,7 +117,7 @@ class Number:
 
     def sql(self, rows: str) -> str:
         keys, order = sql_names(self.keys), sql_names(self.order)
-        passing = "" if self.fails is None else f"WHERE n % 7 <> {self.fails}"
+        passing = "" if self.fails is None else f"WHERE (n % 7 = {self.fails}) IS NOT TRUE"
         return (
             f"SELECT {sql_names(self.taken)}, count(*) OVER so_far AS nth, "
             f"CAST(sum(coalesce({sql_name(self.amount)}, 0)) OVER so_far AS BIGINT) AS total, "

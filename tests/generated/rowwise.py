@@ -22,7 +22,10 @@ Shape = tuple[tuple[str, Expr], ...]
 
 @dataclass(frozen=True, slots=True)
 class Reshape:
-    """A function of a row, and of a batch, that makes other columns; fails for rows whose number has a certain rest."""
+    """A function of a row, and of a batch, that makes other columns; fails for rows whose number has a certain rest.
+
+    Rows without a number, which outer joins make, do not fail.
+    """
 
     shape: Shape
     schema: pa.Schema
@@ -34,7 +37,7 @@ class Reshape:
         return pa.RecordBatch.from_arrays([expr.arrow(batch) for _, expr in self.shape], schema=self.schema)
 
     def row(self, row: Row) -> Row:
-        if self.fails is not None and row["n"] % 7 == self.fails:
+        if self.fails is not None and row["n"] is not None and row["n"] % 7 == self.fails:
             raise ValueError("a row that fails")
         return {name: expr.row(row) for name, expr in self.shape}
 
@@ -44,7 +47,7 @@ class Reshape:
 
     @property
     def passing(self) -> str:
-        return "" if self.fails is None else f" WHERE n % 7 <> {self.fails}"
+        return "" if self.fails is None else f" WHERE (n % 7 = {self.fails}) IS NOT TRUE"
 
     @property
     def on_error(self) -> Any:
