@@ -12,15 +12,17 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from penstock.engine import checkpoints, collect, commits, epochs, loop
+from penstock.engine import checkpoints, collect, commits, epochs, loop, watch
 from penstock.inflight import gate, live, scan
 from penstock.protocol import epoch as protocol_epoch
+from penstock.protocol import processingtime
 from penstock.protocol.attempts import Verdict
 from penstock.protocol.ids import Generation
 from penstock.protocol.keygroups import KeyGroupRange
 from penstock.protocol.manifest import Span
 from penstock.protocol.recover import SkipBatch, TakeBatch
 from penstock.store.base import AlreadyExists
+from penstock.testing.simulate import cluster
 
 Make = Callable[[Any], Any]
 """Makes the replacement from the original."""
@@ -336,3 +338,40 @@ def leaving_unordered(original: Any) -> Any:
 
 def overwriting(_: Any) -> Any:
     return lambda self, temp, path: (self.root / path).write_bytes((self.root / temp).read_bytes())
+
+
+def heard_by_the_next(original: Any) -> Any:
+    def ended(self: cluster.SimCluster, running: Any, subtask: int, process: Any, report: Any) -> None:
+        now = self._running
+        if report is not None and now is not None and now is not running and now.job.stage is running.job.stage:
+            now.reports.setdefault(subtask, report)
+            self._world.scheduler.wake(now.waiter)
+        original(self, running, subtask, process, report)
+
+    return ended
+
+
+def impatient(original: Any) -> Any:
+    def look(self: watch.Watch) -> None:
+        job = self._runner.running
+        limit_s = self._job_s or 0.0
+        if job is not None and self._verdict is None and self._runner.clock() - job.started_s > limit_s:
+            self._give_up(job, watch._silent(job, limit_s, ""))
+        original(self)
+
+    return look
+
+
+def standing_still(original: Any) -> Any:
+    def advanced(last: Any, wall: int, clock_s: float) -> Any:
+        return replace(original(last, wall, clock_s), now=max(last.now, min(wall, original(last, wall, clock_s).now)))
+
+    return advanced
+
+
+def never_believing(original: Any) -> Any:
+    def advanced(last: Any, wall: int, clock_s: float) -> Any:
+        with patch.object(processingtime, "CONFIRMED_S", float("inf")):
+            return original(last, wall, clock_s)
+
+    return advanced

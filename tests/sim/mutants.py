@@ -6,11 +6,12 @@ a checker fails, or the tests that it names until one fails, and prints which se
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 
-from penstock.engine import attempts, checkpoints, collect, commits, epochs, loop, pins, start
+from penstock.engine import attempts, checkpoints, collect, commits, drivertime, epochs, loop, pins, start, watch
 from penstock.inflight import gate, live, scan, segment, watermarks
 from penstock.operators.process import connect_operator
 from penstock.protocol import advance, commit, plan, takeover
@@ -18,6 +19,7 @@ from penstock.protocol.eventtime import highest
 from penstock.protocol.manifest import Segment
 from penstock.store import arrowfile
 from penstock.subtask import attempt as task
+from penstock.testing.simulate import cluster
 from tests.sim import faulty
 from tests.sim.mutant import Mutant
 from tests.sim.mutants_of_parts import MUTANTS_OF_PARTS
@@ -232,6 +234,45 @@ MUTANTS = (
         "losers-forgotten",
         "announcements of attempts that lost are removed, their table files are not",
         (attempts, "judge_attempts", faulty.losers_forgotten),
+    ),
+    # -- attempts that hang
+    mutant(
+        "zombie-accepted",
+        "the report of a hung attempt counts for the job that runs when it comes back",
+        (cluster.SimCluster, "_ended", faulty.heard_by_the_next),
+        (advance, "_foreign", faulty.always([])),
+    ),
+    mutant("watch-deaf", "a job that hangs is not given up", (watch.Watch, "_give_up", faulty.always(None))),
+    mutant(
+        "watch-impatient",
+        "a job that takes longer than the limit is given up, though its attempts get on",
+        (watch.Watch, "_look_at_job", faulty.impatient),
+    ),
+    mutant(
+        "hang-untold",
+        "a query that ends because an attempt hung says that workers were lost",
+        (watch.Watch, "verdict", faulty.always(None)),
+    ),
+    # -- processing time
+    mutant(
+        "jump-trusted",
+        "processing time follows the wall clock wherever it jumps",
+        (drivertime, "advanced", lambda _: lambda last, wall, at: replace(last, now=max(last.now, wall), read_s=at)),
+    ),
+    mutant(
+        "clock-stops",
+        "processing time stands still while the wall clock is behind it",
+        (drivertime, "advanced", faulty.standing_still),
+    ),
+    mutant(
+        "never-believed",
+        "a wall clock that stays where it jumped to is never believed",
+        (drivertime, "advanced", faulty.never_believing),
+    ),
+    mutant(
+        "gap-trusted",
+        "a start believes that any time has passed since the checkpoint",
+        (drivertime, "begun", lambda begun: lambda _stored, wall, at: begun(0, wall, at)),
     ),
     # -- liveness
     mutant(

@@ -14,6 +14,7 @@ from penstock.protocol.commit import CommitPermit
 from penstock.protocol.layout import (
     ATTEMPTS,
     DATA_FOLDERS,
+    HUNG,
     Announcement,
     read_announcement,
     read_generation_path,
@@ -22,6 +23,7 @@ from penstock.protocol.layout import (
     top_of,
 )
 from penstock.protocol.manifest import Committable, Manifest
+from penstock.protocol.plan import StagePlan
 from penstock.testing.simulate.fibers import Process
 from penstock.testing.simulate.jobs import group_of
 from penstock.testing.simulate.table import SimTable, Written
@@ -34,6 +36,8 @@ EXPECTED = {"StorageFailed", "Fenced", "StageFailed", "CommitFailed"}
 
 TOO_LATE = frozenset({"RestoreRefused"})
 """What a driver says that wants to restore into a folder in which a rival has just done that."""
+CANCELLED = "simulated: cancelled"
+"""What a job says that the query gave up because an attempt of it hung."""
 PACE_KNOWN_AFTER = 1
 LATENCY_MAX_S = 0.1
 """The least share of each stage and one step beyond the barrier may add to an epoch, and so do calls of the store. The
@@ -133,6 +137,19 @@ class Checks:
             self._fail(
                 "cadence", f"{now - since:.3f} s for checkpoint {manifest.checkpoint}, an epoch is {world.epoch_s} s"
             )
+
+    def job_planned(self, process: Process, plan: StagePlan, stage: int) -> None:
+        """Stages of an epoch ascend, so this is the first job of one if they do not. Its processing time was read at
+        this very moment."""
+        if (
+            process.planned is None
+            or (plan.checkpoint, stage) <= process.planned
+            or plan.checkpoint != process.planned[0]
+        ):
+            before = self._manifests.get(plan.checkpoint - 1)
+            stored = before.now if before is not None and before.generation == plan.generation else None
+            self._world.wall.epoch(process, plan.now, stored)
+        process.planned = (plan.checkpoint, stage)
 
     def job_begins(self, process: Process, checkpoint: int) -> None:
         if process.epoch != checkpoint:
@@ -280,6 +297,10 @@ class Checks:
         could_not_ask = max(self._claimed_at, default=0) > generation and self._world.faults.rates.store_may_fail
         if could_not_ask and kind in {"MissingFile", "SourceMismatch", "TablePositionMismatch"}:
             return
+        if kind == "SubtaskHung" and self._world.hanging.limit_s is not None:
+            return  # what was cancelled had hung: that was looked at
+        if kind == "StageFailed" and CANCELLED in str(error):
+            self._fail("errors", f"an attempt hung, and the query says {error}")
         if restored and kind in {"NoSuchCheckpoint", "TablePositionMismatch"}:
             return
         if refused and kind in TOO_LATE:
@@ -299,6 +320,9 @@ class Checks:
             self._fail("garbage", f"kept for ever: {sorted(present - needed)[:5]}")
         if needed - present:
             self._fail("garbage", f"missing: {sorted(needed - present)[:5]}")
+        signs = sorted(path for path in self._world.disk.files if top_of(path) == HUNG)
+        if signs:
+            self._fail("garbage", f"kept for ever: {signs[:5]}")
         self._no_table_files_left()
         if self._mistaken:
             self._fail("ids", f"takeovers under used names were not undone: {self._mistaken}")

@@ -23,8 +23,10 @@ from penstock.protocol.keygroups import groups_of
 from penstock.protocol.plan import StagePlan
 from penstock.protocol.report import SubtaskReport
 from penstock.subtask.attempt import Limits, run_subtask
+from penstock.subtask.watchdog import watch_over
 from penstock.testing.batch import tables_of
 from penstock.testing.mixing import live_batches, live_inputs, rows_in
+from penstock.testing.simulate.checks import CANCELLED
 from penstock.testing.simulate.faults import Fault
 from penstock.testing.simulate.fibers import Crashed, Fiber, Process
 from penstock.testing.simulate.source import LANES, PARTITIONS
@@ -34,7 +36,6 @@ if TYPE_CHECKING:
     from penstock.testing.simulate.world import World
 
 TRIES = 4
-CANCELLED = "simulated: cancelled"
 WAITING_BYTES = (0, 70, 150, 300, 1 << 20)
 """Of an edge, in memory, where several meet; a small row takes about 60 bytes. Some rows wait, others are too many."""
 
@@ -48,6 +49,7 @@ class _Running:
     reports: dict[int, SubtaskReport] = field(default_factory=dict)
     to_start: list[int] = field(default_factory=list)
     attempts: dict[int, int] = field(default_factory=dict)
+    processes: list[Process] = field(default_factory=list)
     running: int = 0
     failed: str | None = None
 
@@ -72,6 +74,7 @@ class SimCluster:
     def run(self, job: StageJob) -> list[SubtaskReport]:
         world = self._world
         subtasks = [subtask.subtask for subtask in job.plan.launched()]
+        world.checks.job_planned(self._process, job.plan, world.stage_number(job.stage))
         fault = world.outside_call(self._process, f"job {job.stage.name} for {job.plan.checkpoint}: {subtasks}")
         if fault is Fault.FAIL_BEFORE:
             raise JobFailed("simulated: not started")
@@ -99,6 +102,8 @@ class SimCluster:
 
     def cancel(self) -> None:
         if self._running is not None:
+            self._world.hanging.cancelled(self._running.processes)
+            self._world.log("cancelled")
             self._running.failed = CANCELLED
             self._world.scheduler.wake(self._running.waiter)
 
@@ -117,6 +122,7 @@ class SimCluster:
         self._attempts.append(process)
         running.attempts[subtask] = running.attempts.get(subtask, 0) + 1
         running.running += 1
+        running.processes.append(process)
         lost = world.faults.costly(world.faults.rates.report_lost)
 
         def body() -> None:
@@ -155,16 +161,22 @@ class SimCluster:
             tables = tables_of(job.batch)
             rows = [delivered(tables, edge, job.plan, subtask, chance) for edge in edges]
             stream = CountedStream(iter(live_batches(rows, chance)), [edge.name for edge in edges])
-        report = run_subtask(
-            job.stage,
-            job.plan,
-            subtask,
-            store=SimStore(self._world, process, self._world.disk),
-            limits=self._limits,
-            attempt=str(attempt),
-            live=None if stream is None else live_inputs(stream, edges, chance.choice(WAITING_BYTES)),
-            clock=self._world.scheduler.clock,
+        store = SimStore(self._world, process, self._world.disk)
+        limit_s, now = self._world.hanging.limit_s, self._world.scheduler.clock
+        watchdog = watch_over(
+            job.stage, job.plan, subtask, store=store, attempt=str(attempt), limit_s=limit_s, clock=now
         )
+        with self._world.hanging.watching(process, watchdog) as clock:
+            report = run_subtask(
+                job.stage,
+                job.plan,
+                subtask,
+                store=store,
+                limits=self._limits,
+                attempt=str(attempt),
+                live=None if stream is None else live_inputs(stream, edges, chance.choice(WAITING_BYTES)),
+                clock=clock,
+            )
         report = report if stream is None else stream.stamped(report)
         return msgspec.json.decode(msgspec.json.encode(report), type=SubtaskReport)
 

@@ -41,9 +41,14 @@ class Process:
     published_at: float = 0.0
     epoch: int = 0
     epoch_began: float = 0.0
+    planned: tuple[int, int] | None = None
+    """The job that was planned last: its checkpoint and the number of its stage."""
     outage: Outage | None = None
     calls_left: int | None = None
     late: bool = False
+    hangs: str | None = None
+    hangs_after: int = 0
+    hung_for_ever: bool = False
     fibers: list[Fiber] = field(default_factory=list)
 
 

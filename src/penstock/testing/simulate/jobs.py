@@ -136,7 +136,9 @@ class Shape:
 def pipeline_of(shape: Shape, world: World) -> Pipeline:
     """The pipeline, writing to the world's tables and spending its virtual time."""
     streams = [
-        Stream(source_node(f"s{number}", shape.schema, None, event_time="ts", watermark=DISORDER_S))
+        Stream(
+            source_node(f"s{number}", shape.schema, None, event_time="ts", watermark=DISORDER_S, idle=world.wall.idle_s)
+        )
         for number in range(shape.sources)
     ]
     outputs = _trunk(shape, world, list(streams)) if shape.trunk else []
@@ -203,6 +205,7 @@ def _numbering(world: World, schema: pa.Schema, key_column: str, column: str, ro
 
         def process(self, key: dict[str, Any], rows: list[dict[str, Any]], state: Any, out: Any) -> None:
             world.checks.key_group(key[key_column])
+            world.hanging.in_code()
             world.scheduler.spend(len(rows) * row_cost_s)
             number = state.n or 0
             for row in rows:

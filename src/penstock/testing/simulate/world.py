@@ -18,6 +18,7 @@ from penstock.engine.start import Surroundings, start_supervisor
 from penstock.engine.supervisor import Supervisor
 from penstock.errors import PenstockError
 from penstock.graph.stages import Stage
+from penstock.protocol import processingtime
 from penstock.protocol.layout import MANIFESTS, read_manifest_path
 from penstock.store.base import Store
 from penstock.subtask.attempt import Limits
@@ -27,6 +28,7 @@ from penstock.testing.simulate.cluster import SimCluster
 from penstock.testing.simulate.faults import Fault, Faults, Rates
 from penstock.testing.simulate.fibers import Crashed, Process, Scheduler
 from penstock.testing.simulate.foreign import OtherEngines
+from penstock.testing.simulate.hanging import Hanging
 from penstock.testing.simulate.jobs import Records, Shape, pipeline_of
 from penstock.testing.simulate.moving import Moving
 from penstock.testing.simulate.results import check_results
@@ -37,6 +39,7 @@ from penstock.testing.simulate.storage import Disk, SimStore
 from penstock.testing.simulate.table import SimTable
 from penstock.testing.simulate.trace import Trace
 from penstock.testing.simulate.virtual import virtual_calls
+from penstock.testing.simulate.wall import WallClock
 
 TABLES = (("records", "records"), ("totals", "sums"), ("windows", "panes"), ("pairs", "pairs"))
 """Tables and the sinks that write to them."""
@@ -121,6 +124,8 @@ class World:
             retain=self.retain,
             crowded=self.shape.crowded > 0,
         )
+        self.hanging, self.wall = Hanging(self, calm=self.calm), WallClock(self, calm=self.calm)
+        self._options["epoch_timeout"] = self.hanging.limit_s
         if self.shape.crowded:
             self._batch_rows = self.shape.crowded
         self._limits = Limits(segment_bytes=rng.choice((500, 3_000, 1_000_000)), prefetch_bytes=0)
@@ -139,7 +144,8 @@ class World:
     def run(self) -> None:
         """Raises: `CheckFailed`."""
         first_slice = patch.object(slices, "FIRST_SLICE_ROWS", self._first_slice_rows)
-        with virtual_calls(self.scheduler, random.Random(self.seed)), first_slice:
+        believed = patch.object(processingtime, "CONFIRMED_S", self.wall.believed_s)
+        with virtual_calls(self.scheduler, random.Random(self.seed)), first_slice, believed:
             try:
                 self._supervise()
             finally:
@@ -240,7 +246,10 @@ class World:
             self.scheduler.wait(50)
 
     def _await_zombies(self) -> None:
-        """Paused drivers and attempts wake up, find out that nobody wants them, and end."""
+        """Paused drivers and attempts wake up, find out that nobody wants them, and end; whoever hangs is killed."""
+        for process in self._executors:
+            if process.hung_for_ever and process.alive:
+                self.crash(process)
         while any(
             not fiber.ended
             for process in (*self._executors, *(driver.process for driver in self.drivers))
@@ -305,8 +314,9 @@ class World:
             store=store,
             spawn=spawn,
             clock=self.scheduler.clock,
-            now_us=lambda: int(self.scheduler.clock() * 1e6),
+            now_us=self.wall.now_us,
         )
+        self.wall.begins(process)
         try:
             driver.supervisor = start_supervisor(self._pipeline, config, surroundings)
             driver.backgrounds["penstock-query"].join()
@@ -362,6 +372,7 @@ class World:
             case _:
                 self.log(f"FAULT {fault.value}: {what}")
         self._wear(process, what)
+        self.hanging.at_call(process)
         self.scheduler.pause(latency_s)
         if fault is Fault.CRASH_BEFORE:
             self.crash(process)
@@ -393,6 +404,7 @@ class World:
             process.calls_left, process.late = self.rng.randint(1, 10), True
         elif self.faults.chance(0.05):
             process.slowness = 10.0
+        self.hanging.draw(process)
         return process
 
     def stage_number(self, stage: Stage) -> int:
