@@ -9,11 +9,13 @@ import inspect
 import re
 import sys
 from collections.abc import Iterator
+from enum import Enum
 from types import ModuleType
 from typing import Any
 
 import penstock
 import penstock.events
+import penstock.sinks
 import penstock.testing
 
 _GROUPS = {
@@ -33,9 +35,9 @@ _INTRODUCTION = """\
 
 Generated from the docstrings by `python scripts/api_page.py`. Do not edit.
 
-`import penstock as pen` has all names of this page; those of `penstock.events` and `penstock.testing` come last. Names
-with an underscore, and modules that are not named here, are not part of the API. [Guides](../guides/index.md) show how
-the names are used.
+`import penstock as pen` has all names of this page; those of `penstock.events`, `penstock.sinks` and `penstock.testing`
+come last. Names with an underscore, and modules that are not named here, are not part of the API.
+[Guides](../guides/index.md) show how the names are used.
 """
 
 _WIDTH = 100
@@ -60,6 +62,7 @@ def api_page() -> str:
         parts += [f"## {heading}\n", *(_entry(penstock, name) for name in names)]
     parts += ["## Events\n", _prose(penstock.events)]
     parts += [_entry(penstock.events, name) for name in penstock.events.__all__ if name != "Event"]
+    parts += ["## Sinks of your own\n", *(_entry(penstock.sinks, name) for name in penstock.sinks.__all__)]
     parts += ["## Testing\n", *(_entry(penstock.testing, name) for name in penstock.testing.__all__)]
     return "\n".join(parts)
 
@@ -104,6 +107,10 @@ def _signature(what: Any) -> str:
     if hasattr(what, "__struct_fields__"):
         return _fields(what)
     if inspect.isclass(what) and what.__init__ in (object.__init__, Exception.__init__):
+        return ""
+    if hasattr(what, "__supertype__"):
+        return f"(number: {what.__supertype__.__name__})"
+    if getattr(what, "_is_protocol", False) or (inspect.isclass(what) and issubclass(what, Enum)):
         return ""
     signature = inspect.signature(what)
     shown = [
@@ -161,7 +168,7 @@ def _code(text: str) -> str:
 
 def _prose(what: Any) -> str:
     """The docstring as Markdown: examples become blocks of code."""
-    text = (inspect.getdoc(what) or "").replace("::\n", ":\n")
+    text = ("" if hasattr(what, "__supertype__") else inspect.getdoc(what) or "").replace("::\n", ":\n")
     if not text:
         return ""
     paragraphs = [

@@ -3,7 +3,7 @@ recovers."""
 
 from typing import TYPE_CHECKING, Any
 
-from penstock import events
+from penstock import events, sinks
 from penstock.api.deprecated import RENAMED, warn_renamed
 from penstock.api.read import read
 from penstock.api.stream import BroadcastStream, KeyedStream, Output, Stream, WindowedStream, start
@@ -83,6 +83,7 @@ __all__ = [
     "read",
     "session",
     "session_window",
+    "sinks",
     "sliding_window",
     "spark_conf",
     "start",

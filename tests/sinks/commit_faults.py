@@ -1,10 +1,10 @@
 """Seeded faults against the commit coordinator: ``python -m tests.sinks.commit_faults --seeds 5000 --paimon 300``.
 
-Each seed is a world of drivers (see `commit_world`): crashes before, between and after every step, lost answers, an old
-driver paused anywhere and resumed later, two drivers racing. In every second world other engines commit to the tables,
-expire, compact and tag them, and roll them back. Afterwards each published row is in its table once, no file is listed
-twice, and no file of a losing attempt is left; or a restart was refused with reason, and nothing is doubled.
-``--seed N`` replays one and prints what happened.
+Each seed is a world of drivers (see `penstock.testing.sinks.world`): crashes before, between and after every step, lost
+answers, an old driver paused anywhere and resumed later, two drivers racing. In every second world other engines commit
+to the tables, expire, compact and tag them, and roll them back. Afterwards each published row is in its table once, no
+file is listed twice, and no file of a losing attempt is left; or a restart was refused with reason, and nothing is
+doubled. ``--seed N`` replays one and prints what happened.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from penstock.sinks.base import Sink
 from penstock.sinks.paimon import local as paimon_local
 from penstock.sinks.paimon.read import listed_files, read_table
 from penstock.sinks.paimon.sink import Paimon
+from penstock.testing.sinks.world import SCHEMA, World
 from penstock.testing.tables import Memory, memory_table
-from tests.support.commit_world import SCHEMA, World
 from tests.support.other_engines import FOREIGN_ID, MemoryOthers, PaimonOthers
 
 ACTIONS = 40

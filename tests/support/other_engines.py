@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import Protocol
 
 import pyarrow as pa
 
@@ -20,14 +19,6 @@ from tests.support.tables import commit, context
 
 FOREIGN_ID = -1
 """The value of every row that somebody else writes."""
-
-
-class Others(Protocol):
-    """Other engines on one table; each call is one thing that one of them does, complete."""
-
-    def act(self, choose: random.Random) -> str | None:
-        """Does something and says what; None when there was nothing to do."""
-        ...
 
 
 class MemoryOthers:

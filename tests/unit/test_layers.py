@@ -40,7 +40,8 @@ MAY_IMPORT: Mapping[str, frozenset[str]] = {
     "engine": LEAVES | {"store", "sinks", "graph", "observe"},
     "spark": LEAVES | {"store", "inflight", "graph", "subtask", "engine"},
     "api": LEAVES | {"operators", "sinks", "graph", "engine", "spark"},
-    "testing": LEAVES | {"store", "inflight", "state", "operators", "sinks", "graph", "subtask", "engine", "api"},
+    "testing": LEAVES
+    | {"store", "inflight", "state", "operators", "sinks", "graph", "subtask", "observe", "engine", "api"},
     "events": frozenset({"observe"}),
     "cli": LEAVES | {"store", "sinks", "observe", "engine", "spark", "events"},
 }

@@ -25,8 +25,10 @@ __all__ = [
     "CommitReceipt",
     "Committable",
     "Committer",
+    "CommitterDefaults",
     "Routing",
     "Sink",
+    "SinkDefaults",
     "TableHistory",
     "TableMark",
     "Writer",
@@ -87,7 +89,10 @@ class Routing(Protocol):
 class Writer(Protocol):
     """Writes one subtask's output of one epoch."""
 
-    def write(self, batch: pa.RecordBatch) -> None: ...
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Takes some rows; may keep them, or write them to files that it announced."""
+        ...
+
     def prepare(self) -> list[Committable]:
         """Closes all files and tells what to commit; called once, last."""
         ...
@@ -157,14 +162,19 @@ class Committer(Protocol):
         """Removes files by the names that writers announced; their attempts never counted and never will."""
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Called once, last."""
+        ...
 
 
 class Sink(Protocol):
     """A place to write to; travels to the subtasks, so it holds plain values only."""
 
     @property
-    def description(self) -> str: ...
+    def description(self) -> str:
+        """What errors and events call it."""
+        ...
+
     def routing(self, schema: pa.Schema) -> Routing | None:
         """How rows must be exchanged before they are written; None if any writer may get any row.
 
@@ -190,8 +200,14 @@ class Sink(Protocol):
         """
         ...
 
-    def open_writer(self, context: WriterContext, schema: pa.Schema) -> Writer: ...
-    def open_committer(self, commit_user: str) -> Committer: ...
+    def open_writer(self, context: WriterContext, schema: pa.Schema) -> Writer:
+        """Called in a task, for each attempt at a subtask."""
+        ...
+
+    def open_committer(self, commit_user: str) -> Committer:
+        """Called in the driver; `commit_user` names the query and this sink of it, and never changes."""
+        ...
+
     def listeners(self) -> tuple[CommitListener, ...]:
         """Listeners that belong to the sink itself; users add their own with ``write(sink, commit_listeners=…)``."""
         ...
@@ -215,3 +231,20 @@ class SinkDefaults:
 
     def listeners(self) -> tuple[CommitListener, ...]:
         return ()
+
+
+class CommitterDefaults:
+    """A committer into a table without partitions, which cannot tell files apart and keeps nothing open."""
+
+    __slots__ = ()
+
+    def holds(self, committables: Sequence[Committable]) -> bool:
+        del committables
+        return False
+
+    def partitions(self, committables: Sequence[Committable]) -> tuple[str, ...]:
+        del committables
+        return ()
+
+    def close(self) -> None:
+        """Nothing is open."""

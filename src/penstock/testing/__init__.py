@@ -1,6 +1,7 @@
-"""Testing pipelines without Spark: the same engine, subtasks and files, run in this process."""
+"""Testing pipelines and sinks without Spark: the same engine, subtasks and files, run in this process."""
 
 from penstock.testing.harness import Harness
 from penstock.testing.inline import stream_of
+from penstock.testing.sinks.check import BrokenPromise, SinkBroken, SinkReport, check_sink
 
-__all__ = ["Harness", "stream_of"]
+__all__ = ["BrokenPromise", "Harness", "SinkBroken", "SinkReport", "check_sink", "stream_of"]

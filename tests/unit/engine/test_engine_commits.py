@@ -27,8 +27,8 @@ from penstock.protocol.manifest import SinkState
 from penstock.sinks.base import WriterContext
 from penstock.sinks.listeners import SinkTime
 from penstock.testing.inline import InlineRun, stream_of
+from penstock.testing.sinks.parts import Steps
 from penstock.testing.tables import Memory, MemoryCommitter, memory_table
-from tests.support.commit_parts import Steps
 from tests.support.engine_jobs import SCHEMA, FakeClock, assert_exact, batches_of, epochs, keyed_slow
 
 

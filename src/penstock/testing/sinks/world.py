@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -27,19 +27,23 @@ from penstock.engine.takeover import Survey, take_over
 from penstock.errors import Fenced, PenstockError, TablePositionMismatch
 from penstock.observe.events import CommitRetried, Committed
 from penstock.protocol.commit import with_pending
-from penstock.protocol.ids import NO_GENERATION, CheckpointId, Generation
+from penstock.protocol.ids import NO_GENERATION, BatchId, CheckpointId, Generation
 from penstock.protocol.layout import Announcement, AttemptId
-from penstock.protocol.manifest import Committable, Manifest, PipelineShape, SourcePosition
+from penstock.protocol.manifest import Committable, Manifest, PipelineShape, SinkState, SourcePosition
 from penstock.protocol.recover import first_manifest
 from penstock.protocol.takeover import Wish
 from penstock.sinks.base import Committer, Sink, WriterContext
 from penstock.store.base import Store
 from penstock.store.memory import MemoryStore
-from tests.support.commit_parts import Crash, Faulty, Instance, Listed, Steps
-from tests.support.other_engines import Others
+from penstock.testing.sinks.parts import Crash, Faulty, Instance, Listed, Others, Steps
 
 SCHEMA = pa.schema([("id", pa.int64())])
 PAUSES_DEEP_MAX = 2
+
+
+def plain_rows(ids: Sequence[int]) -> pa.RecordBatch:
+    """Rows of one column."""
+    return pa.record_batch([pa.array(ids, pa.int64())], schema=SCHEMA)
 
 
 class Claimed(Checkpoints):
@@ -82,6 +86,10 @@ class World:
     """Somebody took commits of ours out of a table."""
     refused: TablePositionMismatch | None = None
     """A restart was refused: the story ends, nothing may be doubled."""
+    rows: Callable[[Sequence[int]], pa.RecordBatch] = plain_rows
+    """Rows with these ids, as the sinks get them."""
+    probe: bool = False
+    """Faults also where a committer asks whether its driver still leads."""
 
     def __post_init__(self) -> None:
         self.choose = random.Random(self.seed)
@@ -93,12 +101,13 @@ class World:
 
     # -- faults ----------------------------------------------------------------------------------------------------
 
-    def point(self, where: str, *, answers: bool = True) -> None:
+    def point(self, where: str, *, answers: bool = True, pauses: bool = True) -> None:
         """A point at which a driver may crash, be paused, or, where somebody `answers`, get no answer."""
         if not self.faults or self.others_act:
             return
         self.disturb()
-        match self.choose.choices(("go on", "fail", "crash", "pause"), (82, 8 if answers else 0, 3, 7))[0]:
+        weights = (82, 8 if answers else 0, 3, 7 if pauses else 0)
+        match self.choose.choices(("go on", "fail", "crash", "pause"), weights)[0]:
             case "fail":
                 self.note(f"failure at {where}")
                 raise TimeoutError(f"no answer at {where}")
@@ -296,7 +305,7 @@ class World:
             instance.manifest,
             checkpoint=int(checkpoint),
             parent=instance.manifest.checkpoint,
-            source=SourcePosition(batch_id=batch),
+            source=SourcePosition(batch_id=BatchId(batch)),
             sinks={
                 name: with_pending(state, checkpoint, pending.get(name, ()), watermark=batch * 1000)
                 for name, state in states.items()
@@ -326,8 +335,9 @@ class World:
             made.add(file.rpartition("/")[2])
 
         context = WriterContext(checkpoint, instance.generation, 0, 1, attempt, announce)
-        writer = self.sinks[name].open_writer(context, SCHEMA)
-        writer.write(pa.record_batch([pa.array(ids_of(batch))], schema=SCHEMA))
+        rows = self.rows(ids_of(batch))
+        writer = self.sinks[name].open_writer(context, rows.schema)
+        writer.write(rows)
         return attempt, tuple(writer.prepare())
 
     # -- a whole run -----------------------------------------------------------------------------------------------
@@ -354,6 +364,10 @@ class World:
             while commits.step() not in {None, float("inf")}:
                 self.clock_s += 1.0
 
+    def states(self) -> dict[str, SinkState]:
+        """Where the last driver stands."""
+        return self.instances[-1].coordinator.states()
+
     def check(self, ids_in: Callable[[Sink], Counter[int]]) -> None:
         """Each published batch is in its tables once; log and listeners know each checkpoint once."""
         assert self.late == []
@@ -371,7 +385,7 @@ class World:
             assert state.pending == (), f"{name}: {state.pending} was never committed"
             wanted = Counter(number for batch in batches if (batch + len(name)) % 4 for number in ids_of(batch))
             assert ids_in(sink) == wanted, f"{name}: lost {wanted - ids_in(sink)}, doubled {ids_in(sink) - wanted}"
-            told = [tuple(map(int, part.split("-"))) for part in state.listeners["listed"].decode().split(";")[:-1]]
+            told = told_of(state)
             assert told == sorted(told), f"{name}: listeners were told out of order: {told}"
             logged = {(event.first, event.last): event.rows for event in self.log if event.sink == name}
             assert set(told) <= set(logged), f"{name}: told {told}, logged {logged}"
@@ -387,6 +401,12 @@ class World:
             return False  # another engine's, or one whose rows were rewritten
         generation, checkpoint = self.written[file]
         return generation == self.instances[-1].generation or self.published_by.get(checkpoint) != generation
+
+
+def told_of(state: SinkState) -> list[tuple[CheckpointId, CheckpointId]]:
+    """The commits that the listener was told of: first and last checkpoint of each."""
+    parts = [part.split("-") for part in state.listeners["listed"].decode().split(";")[:-1]]
+    return [(CheckpointId(int(first)), CheckpointId(int(last))) for first, last in parts]
 
 
 def ids_of(batch: int) -> list[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from penstock.engine.background import Step
 from penstock.engine.commits import CommitCoordinator, SinkCommits
@@ -15,11 +15,21 @@ from penstock.sinks.base import Committer
 from penstock.sinks.listeners import CommitInfo, CommitListener
 
 if TYPE_CHECKING:
-    from tests.support.commit_world import World
+    import random
+
+    from penstock.testing.sinks.world import World
 
 
 class Crash(BaseException):
     """The driver's process is gone; nothing of it runs on."""
+
+
+class Others(Protocol):
+    """Other engines on one table; each call is one thing that one of them does, complete."""
+
+    def act(self, choose: random.Random) -> str | None:
+        """Does something and says what; None when there was nothing to do."""
+        ...
 
 
 class Listed(CommitListener):
@@ -58,6 +68,9 @@ class Faulty:
 
     def __init__(self, inner: Committer, world: World) -> None:
         self._inner, self._world = inner, world
+        self.fence, self.holds, self.missing_files = inner.fence, inner.holds, inner.missing_files
+        self.partitions, self.abort = inner.partitions, inner.abort
+        self.remove, self.close = inner.remove, inner.close
 
     def commit(
         self,
@@ -68,9 +81,18 @@ class Faulty:
         properties: Mapping[str, str],
         still_leader: Callable[[], bool],
     ) -> CommitReceipt:
+        def leads() -> bool:
+            # Not a pause: a sink may hold a lock here, and the driver that runs meanwhile would wait for it for ever.
+            self._world.point("inside commit", pauses=False)
+            return still_leader()
+
         self._world.point("before commit")
         receipt = self._inner.commit(
-            permit, committables, watermark=watermark, properties=properties, still_leader=still_leader
+            permit,
+            committables,
+            watermark=watermark,
+            properties=properties,
+            still_leader=leads if self._world.probe else still_leader,
         )
         self._world.point("after commit")
         return receipt
@@ -78,9 +100,6 @@ class Faulty:
     def commits(self, oldest_snapshot: int | None, limit: int, floor: int = 0) -> TableHistory:
         self._world.point("ask")
         return self._inner.commits(oldest_snapshot, limit, floor)
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._inner, name)
 
 
 @dataclass
