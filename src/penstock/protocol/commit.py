@@ -116,9 +116,9 @@ class Remembered(Enum):
 class TableHistory:
     """What a table shows of one commit user, and how far back it can be trusted to show everything.
 
-    `commits` come oldest first. `latest` is the newest snapshot of anybody, 0 for an empty table, None for a table
+    `commits` come oldest first. `latest` is the newest snapshot of all users, 0 for an empty table, None for a table
     without snapshots. `gone` is a snapshot that is missing although it might hold a commit newer than the last of
-    `commits`: nobody can tell.
+    `commits`: the table cannot tell.
     """
 
     commits: tuple[CommitReceipt, ...] = ()

@@ -50,7 +50,7 @@ def check_sink(
     make_sink: MakeSink,
     read: ReadRows | None = None,
     *,
-    rows: MakeRows = plain_rows,
+    rows: MakeRows | None = None,
     worlds: int = 20,
     seed: int = 0,
 ) -> SinkReport:
@@ -65,6 +65,7 @@ def check_sink(
 
     Raises: `SinkBroken`, which names each broken promise and what was seen.
     """
+    rows = rows or plain_rows
     kept, untold, broken = [], {}, []
     with tempfile.TemporaryDirectory() as folder, _quiet():
         root = Path(folder)

@@ -5,16 +5,13 @@ The names are what users read in the report, so each is a sentence. `Untold` mea
 
 from __future__ import annotations
 
-import io
-import pickle
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import FunctionType
 from typing import Any
 
 from penstock.errors import Fenced, MissingFile
 from penstock.protocol.manifest import Committable
-from penstock.sinks.base import Sink
 from penstock.testing.sinks.scene import USER, Attempt, Broken, Rival, Scene, Untold, commit
 
 Promise = Callable[[Scene], None]
@@ -34,42 +31,9 @@ def _of(*attempts: Attempt) -> list[Committable]:
 # -- the sink itself -----------------------------------------------------------------------------------------------
 
 
-class _Pickler(pickle.Pickler):
-    """Classes and functions travel to workers by cloudpickle, from anywhere; values must travel by themselves."""
-
-    def __init__(self, file: io.BytesIO) -> None:
-        super().__init__(file)
-        self.known: list[Any] = []
-
-    def persistent_id(self, obj: Any) -> int | None:
-        if isinstance(obj, type | FunctionType):
-            self.known.append(obj)
-            return len(self.known) - 1
-        return None
-
-
-class _Unpickler(pickle.Unpickler):
-    def __init__(self, file: io.BytesIO, known: list[Any]) -> None:
-        super().__init__(file)
-        self._known = known
-
-    def persistent_load(self, pid: Any) -> Any:
-        return self._known[pid]
-
-
-def travelled(sink: Sink) -> Sink:
-    """The sink as a worker gets it."""
-    data = io.BytesIO()
-    pickler = _Pickler(data)
-    pickler.dump(sink)
-    data.seek(0)
-    back: Sink = _Unpickler(data, pickler.known).load()
-    return back
-
-
 def travels(scene: Scene) -> None:
     try:
-        scene.sink = travelled(scene.sink)
+        scene.sink = copy.deepcopy(scene.sink)  # fails where sending it fails
     except Exception as error:
         raise Broken(f"the sink cannot be sent to a worker: {error}") from error
     attempt = _written(scene, 1, [1])

@@ -144,7 +144,7 @@ class World:
             raise Crash
 
     def visible(self, name: str) -> None:
-        """A snapshot appeared: an older driver must not have made it once a newer one has closed the door (C9)."""
+        """A snapshot appeared: an older driver must not have made it once a newer one has closed the door."""
         if self.others_act:
             return
         by = self.running[-1].generation if self.running else self.fenced[name]
