@@ -114,7 +114,10 @@ def _signature(what: Any) -> str:
         return ""
     signature = inspect.signature(what)
     shown = [
-        parameter.replace(annotation=_plain(parameter.annotation))
+        parameter.replace(
+            annotation=_plain(parameter.annotation),
+            default=_Unquoted("...") if inspect.isfunction(parameter.default) else parameter.default,
+        )
         for parameter in signature.parameters.values()
         if parameter.name not in ("self", "cls") and not parameter.name.startswith("_")
     ]

@@ -124,7 +124,7 @@ class Committer(Protocol):
         ...
 
     def holds(self, committables: Sequence[Committable]) -> bool:
-        """Whether the newest snapshot lists a file of these: then they were committed. If it does not, that proves nothing."""
+        """Whether the newest snapshot lists a file of these: then they were committed. If not, it proves nothing."""
         ...
 
     def commit(
