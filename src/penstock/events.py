@@ -10,12 +10,16 @@ Later releases may add events and fields.
 """
 
 from penstock.observe.events import (
+    Alive,
     BytesWritten,
     CommitRetried,
     CommitSlow,
+    CommitsSummed,
     Committed,
+    DriverProcess,
     EpochFailed,
     EpochPublished,
+    EpochsSummed,
     Event,
     InFlightDropped,
     QueryStarted,
@@ -23,21 +27,33 @@ from penstock.observe.events import (
     Rescaled,
     SavepointFailed,
     SavepointTaken,
+    SourceProgress,
     SourceSlow,
+    StartRefused,
     StorageRetried,
     TableKept,
     UpkeepFailed,
 )
+from penstock.observe.figures import EdgeFigures, StageFigures, SubtaskFigures
 from penstock.observe.progress import format_commit, format_epoch
 
 __all__ = [
     "Event",
     "QueryStarted",
     "QueryStopped",
+    "StartRefused",
+    "DriverProcess",
+    "Alive",
+    "SourceProgress",
     "EpochPublished",
     "EpochFailed",
+    "EpochsSummed",
     "BytesWritten",
+    "StageFigures",
+    "EdgeFigures",
+    "SubtaskFigures",
     "Committed",
+    "CommitsSummed",
     "CommitRetried",
     "CommitSlow",
     "SourceSlow",

@@ -13,12 +13,12 @@ import pyarrow as pa
 import penstock as pen
 from penstock.engine.attempts import AttemptFiles
 from penstock.engine.checkpoints import Checkpoints
-from penstock.engine.journal import read_journal
 from penstock.engine.savepoint import take_savepoint
 from penstock.engine.sourcelog import rewind_source
 from penstock.inflight.reader import PrefetchingReader
 from penstock.inflight.segment import edge_schema
 from penstock.observe.events import decode_events
+from penstock.observe.journal import read_journal
 from penstock.protocol.codec import encode_manifest
 from penstock.protocol.garbage import garbage
 from penstock.protocol.ids import CheckpointId, Generation

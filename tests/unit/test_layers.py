@@ -36,7 +36,7 @@ MAY_IMPORT: Mapping[str, frozenset[str]] = {
     "sinks": LEAVES | {"store"},
     "graph": LEAVES | {"operators", "sinks"},
     "subtask": LEAVES | {"store", "inflight", "state", "operators", "sinks", "graph"},
-    "observe": LEAVES,
+    "observe": LEAVES | {"store"},
     "engine": LEAVES | {"store", "sinks", "graph", "observe"},
     "spark": LEAVES | {"store", "inflight", "graph", "subtask", "engine"},
     "api": LEAVES | {"operators", "sinks", "graph", "engine", "spark"},

@@ -9,7 +9,6 @@ from datetime import UTC, datetime, timedelta
 from typing import TypeAlias
 
 from penstock.engine.epochs import EpochResult, rows_consumed
-from penstock.engine.journal import append_line, read_journal
 from penstock.engine.savepoint import SavepointJob
 from penstock.observe.commit_log import commit_log
 from penstock.observe.events import (
@@ -23,6 +22,7 @@ from penstock.observe.events import (
     decode_events,
     encode_event,
 )
+from penstock.observe.journal import append_line, read_journal
 from penstock.protocol.layout import EVENTS
 from penstock.protocol.manifest import Manifest
 from penstock.store.base import Store

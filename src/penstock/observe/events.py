@@ -10,6 +10,7 @@ from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 
+from penstock.observe.figures import Count, EdgeFigures, Int64, Seconds, StageFigures
 from penstock.protocol.ids import BatchId, CheckpointId, Generation
 from penstock.protocol.report import ErrorReport
 from penstock.text import redacted
@@ -19,12 +20,9 @@ StopReason: TypeAlias = Literal["stopped", "drained", "finished", "failed", "fen
 
 
 # What is read from a history that may come from anybody: numbers that can be printed.
-Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
-Int64: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 Checkpoint: TypeAlias = Annotated[CheckpointId, msgspec.Meta(ge=0, le=2**63 - 1)]
 Run: TypeAlias = Annotated[Generation, msgspec.Meta(ge=0, le=2**63 - 1)]
 Batch: TypeAlias = Annotated[BatchId, msgspec.Meta(ge=0, le=2**63 - 1)]
-Seconds: TypeAlias = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]
 
 
 class BytesWritten(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,6 +43,30 @@ class _Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag=T
     at: str
 
 
+class DriverProcess(msgspec.Struct, frozen=True, kw_only=True):
+    """Which process of which machine runs a query, so that a reader of its folder on that machine can tell if it lives.
+
+    `began` and `space` tell it from a later process of the same number, and from one of another container.
+    """
+
+    host: str
+    pid: Count
+    began: str = ""
+    space: str = ""
+
+
+class SourceProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """What Structured Streaming tells about one source; offsets in the source's own words."""
+
+    source: str
+    rows_per_s: Seconds | None = None
+    processed_per_s: Seconds | None = None
+    end: str = ""
+    latest: str = ""
+    behind: Count | None = None
+    """Offsets that the source has and the query has not read yet, at most of all partitions."""
+
+
 class QueryStarted(_Event, frozen=True, kw_only=True):
     """A driver claimed a generation; `restored` is the checkpoint it goes on from, None for a new query.
 
@@ -58,6 +80,30 @@ class QueryStarted(_Event, frozen=True, kw_only=True):
     max_parallelism: Count
     version: str
     origin: str | None = None
+    process: DriverProcess | None = None
+    links: tuple[tuple[str, str], ...] = ()
+    """The pipeline as a graph: from a source or operator to an operator or sink, by name."""
+
+
+class Alive(_Event, frozen=True, kw_only=True):
+    """The driver lives, and what it does right now. The next one follows within `every_s`, until `QueryStopped`."""
+
+    generation: Run
+    every_s: Seconds
+    waiting_for: str | None = None
+    """Why no epoch runs, if none does."""
+    stage: str | None = None
+    """Whose job runs."""
+    running_s: Seconds = 0.0
+    memory_bytes: Count = 0
+    """Of the driver's Python process."""
+    sources: tuple[SourceProgress, ...] = ()
+
+
+class StartRefused(_Event, frozen=True, kw_only=True):
+    """A program wanted to go on from this folder and was refused; nothing was changed."""
+
+    error: ErrorReport
 
 
 class EpochPublished(_Event, frozen=True, kw_only=True):
@@ -88,6 +134,58 @@ class EpochPublished(_Event, frozen=True, kw_only=True):
     """What operators counted since the checkpoint began, as ``operator.name``."""
     scaling: dict[str, str] = {}
     """What autoscaling makes of this epoch, for stages of which it has something to say."""
+    waited_s: Seconds = 0.0
+    """Between the last epoch and this one: for input, or for commits."""
+    state_rows: Count = 0
+    state_bytes: Count = 0
+    stages: dict[str, StageFigures] = {}
+    edges: dict[str, EdgeFigures] = {}
+
+
+class EpochsSummed(_Event, frozen=True, kw_only=True):
+    """Several epochs of an older part of the history in one: sums, and the largest of what does not add up.
+
+    `at` is the end of the last one, `since` that of the first.
+    """
+
+    since: str
+    first: Checkpoint
+    last: Checkpoint
+    epochs: Count
+    rows_in: Count = 0
+    rows_processed: Count = 0
+    rows_out: Count = 0
+    duration_s: Seconds = 0.0
+    waited_s: Seconds = 0.0
+    publish_s: Seconds = 0.0
+    duration_s_max: Seconds = 0.0
+    barrier_delay_s_max: Seconds = 0.0
+    barriers_fired: Count = 0
+    rows_in_flight_max: Count = 0
+    bytes_in_flight_max: Count = 0
+    bytes_written: Count = 0
+    state_bytes: Count = 0
+    """At the end."""
+    watermarks: dict[str, str] = {}
+    """At the end."""
+    counters: dict[str, Int64] = {}
+    """At the end."""
+
+
+class CommitsSummed(_Event, frozen=True, kw_only=True):
+    """Several commits to one table of an older part of the history in one."""
+
+    since: str
+    sink: str
+    first: Checkpoint
+    last: Checkpoint
+    commits: Count
+    snapshot: Int64 | None = None
+    """The last one."""
+    rows: Count = 0
+    files: Count = 0
+    duration_s: Seconds = 0.0
+    duration_s_max: Seconds = 0.0
 
 
 class EpochFailed(_Event, frozen=True, kw_only=True):
@@ -221,17 +319,23 @@ class UpkeepFailed(_Event, frozen=True, kw_only=True):
 
 
 class QueryStopped(_Event, frozen=True, kw_only=True):
-    """The driver ended; `error` tells why if it did not mean to."""
+    """The driver ended; `error` tells why if it did not mean to, `by` who asked for it if it did."""
 
     reason: StopReason
     error: ErrorReport | None = None
+    generation: Run | None = None
+    by: str | None = None
 
 
 Event: TypeAlias = (
     QueryStarted
+    | StartRefused
+    | Alive
     | EpochPublished
+    | EpochsSummed
     | EpochFailed
     | Committed
+    | CommitsSummed
     | CommitRetried
     | CommitSlow
     | SourceSlow

@@ -44,6 +44,7 @@ _MANIFEST = re.compile(rf"{MANIFESTS}/{_NUMBER}\.json")
 _RETIRED = re.compile(rf"{MANIFESTS}/{_NUMBER}\.retired")
 _GENERATION = re.compile(rf"{GENERATIONS}/{_NUMBER}\.json")
 _OLDER_EVENTS = re.compile(rf"{OLDER_EVENTS}/{_NUMBER}\.jsonl")
+_SUMMED_EVENTS = re.compile(rf"{OLDER_EVENTS}/{_NUMBER}-summed\.jsonl")
 _ATTEMPT = r"(?P<checkpoint>[0-9]{10})-g(?P<generation>[0-9]{1,10})-s(?P<subtask>[0-9]{1,10})-a(?P<attempt>[^/]+)"
 _DATA_FILE = re.compile(rf"(?P<folder>{SEGMENTS}|{STATE})/(?P<owner>.+)/{_ATTEMPT}-(?P<sequence>[0-9]{{1,10}})\.arrow")
 _ANNOUNCEMENT = re.compile(rf"{ATTEMPTS}/(?P<sink>.+)/{_ATTEMPT}\.txt")
@@ -101,6 +102,19 @@ def older_events_path(piece: int) -> str:
 
 def read_older_events_path(path: str) -> int | None:
     return _number(_OLDER_EVENTS, path)
+
+
+def summed_events_path(piece: int) -> str:
+    """What is left of all pieces up to this one.
+
+    >>> summed_events_path(12)
+    'events/0000000012-summed.jsonl'
+    """
+    return f"{OLDER_EVENTS}/{piece:010d}-summed.jsonl"
+
+
+def read_summed_events_path(path: str) -> int | None:
+    return _number(_SUMMED_EVENTS, path)
 
 
 def _number(kind: re.Pattern[str], path: str) -> int | None:

@@ -9,12 +9,15 @@ import msgspec
 import pytest
 
 from penstock.observe.events import (
+    Alive,
     BytesWritten,
     CommitRetried,
     CommitSlow,
+    CommitsSummed,
     Committed,
     EpochFailed,
     EpochPublished,
+    EpochsSummed,
     Event,
     InFlightDropped,
     QueryStarted,
@@ -22,7 +25,9 @@ from penstock.observe.events import (
     Rescaled,
     SavepointFailed,
     SavepointTaken,
+    SourceProgress,
     SourceSlow,
+    StartRefused,
     StorageRetried,
     TableKept,
     UpkeepFailed,
@@ -104,6 +109,10 @@ EVENTS: list[Event] = [
     CommitSlow(at=AT, sink=SHOP, what="commit", first=CheckpointId(3), last=CheckpointId(5), waited_s=301.5),
     SourceSlow(at=AT, source="clicks", what="Spark says 'Getting offsets'", waited_s=300.2),
     StorageRetried(at=AT, what="publish checkpoint 7", attempt=2, message="[PEN-032] Storage failed: away"),
+    Alive(at=AT, generation=Generation(7), every_s=10.0, stage=TOTALS, sources=(SourceProgress(source="clicks"),)),
+    StartRefused(at=AT, error=ErrorReport("PEN-010", "x", "y", "z")),
+    EpochsSummed(at=AT, since=AT, first=CheckpointId(1), last=CheckpointId(60), epochs=60, rows_in=6),
+    CommitsSummed(at=AT, since=AT, sink=SHOP, first=CheckpointId(1), last=CheckpointId(60), commits=60),
     UpkeepFailed(at=AT, sink=SHOP, attempt=1, message="OSError: disk full"),
     QueryStopped(at=AT, reason="failed", error=ErrorReport("PEN-030", "x", "y", "z", {"operator": "totals"})),
 ]

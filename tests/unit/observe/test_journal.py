@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.engine.journal import OLDER_MAX, append_line, read_journal
+from penstock.observe.journal import OLDER_MAX, append_line, read_journal
 from penstock.protocol.layout import EVENTS, OLDER_EVENTS
 from penstock.store import open_store
 from penstock.store.base import Store

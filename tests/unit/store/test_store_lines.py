@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.bucket import BucketServer
-from penstock.engine.journal import append_line, read_journal
+from penstock.observe.journal import append_line, read_journal
 from penstock.protocol.layout import EVENTS
 from penstock.store.object import ObjectStore
 from tests.support.object_stores import Places, places, server

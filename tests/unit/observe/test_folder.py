@@ -1,0 +1,240 @@
+"""The read model: what a folder tells about its query, whether it runs, ended, died or comes from anybody."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from penstock.errors import StageFailed
+from penstock.observe.condense import seconds_of
+from penstock.observe.events import (
+    Alive,
+    CommitSlow,
+    DriverProcess,
+    EpochFailed,
+    Event,
+    QueryStopped,
+    SourceSlow,
+    StartRefused,
+    StorageRetried,
+    encode_event,
+)
+from penstock.observe.folder import Folder
+from penstock.observe.journal import append_line
+from penstock.observe.process import life_of, this_process
+from penstock.observe.verdict import Health, Life, Standing
+from penstock.protocol.ids import CheckpointId, Generation
+from penstock.protocol.report import ErrorReport
+from penstock.store import open_store
+from penstock.testing.inline import InlineRun
+from tests.support.engine_jobs import FakeClock, batches_of, crash_in_job, keyed_slow
+from tests.unit.observe.test_events import AT, PUBLISHED, STARTED
+
+NOW_S = 1_794_746_100.0
+"""A few seconds after `AT`."""
+
+
+def folder_of(tmp_path: Path, *events: Event, life: Life = Life.UNKNOWN, now_s: float = NOW_S) -> Folder:
+    store = open_store(str(tmp_path))
+    for event in events:
+        append_line(store, encode_event(event))
+    return Folder(store, now_s=lambda: now_s, life=lambda _: life)
+
+
+def run(tmp_path: Path, table: str, **options: object) -> None:
+    clock = FakeClock()
+    query = InlineRun(batches_of(500, 3), clock).start(
+        keyed_slow(clock, table), checkpoint=tmp_path, epoch="100 ms", **options
+    )
+    query.await_termination(60)
+
+
+def test_a_folder_without_a_query_is_empty(tmp_path: Path) -> None:
+    view = Folder(open_store(str(tmp_path))).look()
+    assert (view.verdict.kind, view.verdict.health) == (Standing.EMPTY, Health.EMPTY)
+    assert (view.checkpoints, view.epochs, view.stages) == ((), (), ())
+
+
+def test_the_folder_of_a_finished_query_tells_everything_about_it(tmp_path: Path, table: str) -> None:
+    run(tmp_path, table)
+    view = Folder(open_store(str(tmp_path))).look()
+    assert view.verdict.kind is Standing.FINISHED
+    assert view.newest is not None
+    assert view.checkpoint_ids[-1] == view.newest.checkpoint == view.epochs[-1].checkpoint
+    assert [source.name for source in view.sources] == ["source"]
+    assert sum(edge.accepted for edge in view.edges) == sum(edge.consumed for edge in view.edges)
+    assert view.rows_in_flight == 0
+    assert view.backlog_s == 0.0
+    assert sum(epoch.rows_in for epoch in view.epochs) == 1500
+    assert view.commits
+    assert view.uncommitted == 0
+    assert view.sinks[0].last_commit == view.commits[-1]
+    (started,) = view.runs
+    assert started.generation == 1
+    assert started.stopped is not None
+    assert (started.first, started.last) == (view.epochs[0].checkpoint, view.epochs[-1].checkpoint)
+
+
+def test_the_graph_leads_from_every_source_to_every_sink(tmp_path: Path, table: str) -> None:
+    run(tmp_path, table)
+    view = Folder(open_store(str(tmp_path))).look()
+    reached = {source.name for source in view.sources}
+    for _ in view.links:
+        reached |= {consumer for producer, consumer in view.links if producer in reached}
+    assert reached == {part.name for part in (*view.sources, *view.operators, *view.sinks)}
+
+
+def test_a_failed_query_tells_its_code_cause_and_next_step(tmp_path: Path, table: str) -> None:
+    clock = FakeClock()
+    crashing = InlineRun(batches_of(500, 2), clock, prepare=crash_in_job(set(range(2, 99))))
+    with pytest.raises(StageFailed):
+        crashing.start(keyed_slow(clock, table), checkpoint=tmp_path, epoch="100 ms").await_termination(60)
+    verdict = Folder(open_store(str(tmp_path))).look().verdict
+    assert (verdict.kind, verdict.code, verdict.health) == (Standing.FAILED, "PEN-033", Health.DEAD)
+    assert "executor lost" in verdict.why
+    assert "start again" in verdict.next_step
+
+
+def test_looking_again_reads_only_what_is_new_and_sees_all_of_it(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path, STARTED, PUBLISHED)
+    assert len(folder.look().epochs) == 1
+    append_line(open_store(str(tmp_path)), encode_event(msgspec.structs.replace(PUBLISHED, checkpoint=43)))
+    assert [epoch.checkpoint for epoch in folder.look().epochs] == [42, 43]
+
+
+def test_a_line_that_is_being_written_is_seen_once_it_is_whole(tmp_path: Path) -> None:
+    line = encode_event(PUBLISHED)
+    folder = folder_of(tmp_path, STARTED)
+    with (tmp_path / "events.jsonl").open("ab") as file:
+        file.write(line[:100])
+        file.flush()
+        assert folder.look().epochs == ()
+        file.write(line[100:])
+    assert folder.look().epochs == (PUBLISHED,)
+
+
+def test_a_piece_that_was_put_away_between_two_looks_is_read_once(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    folder = Folder(store, now_s=lambda: NOW_S, life=lambda _: Life.ALIVE)
+    for number in range(1, 40):
+        append_line(store, encode_event(msgspec.structs.replace(PUBLISHED, checkpoint=number)), 4000)
+        assert [epoch.checkpoint for epoch in folder.look().epochs] == list(range(1, number + 1))
+
+
+def test_manifests_that_cannot_be_read_are_listed_and_the_rest_is_shown(tmp_path: Path, table: str) -> None:
+    run(tmp_path, table, retain=3)
+    newest = max((tmp_path / "manifests").glob("*.json"))
+    newest.write_bytes(newest.read_bytes()[:-40])
+    view = Folder(open_store(str(tmp_path))).look()
+    assert [entry.code for entry in view.unreadable] == ["PEN-012"]
+    assert view.newest is not None
+    assert view.newest.checkpoint == view.checkpoint_ids[-2]
+
+
+def test_a_long_message_is_cut(tmp_path: Path) -> None:
+    error = ErrorReport("PEN-030", "x" * 1_000_000, "<script>alert(1)</script>", "\x1b[2J")
+    view = folder_of(tmp_path, STARTED, QueryStopped(at=AT, reason="failed", error=error)).look()
+    assert len(view.failures[0].seen) <= 4000
+
+
+# -- alive or dead ---------------------------------------------------------------------------------------------------
+
+ALIVE = Alive(at=AT, generation=Generation(7), every_s=10.0)
+SAID = ErrorReport("PEN-030", "it broke", "a reason", "do this")
+
+
+@pytest.mark.parametrize(
+    ("events", "life", "later_s", "kind"),
+    [
+        ([STARTED], Life.ALIVE, 3, Standing.STARTING),
+        ([STARTED, PUBLISHED], Life.ALIVE, 3, Standing.RUNNING),
+        ([STARTED, PUBLISHED, ALIVE], Life.UNKNOWN, 30, Standing.RUNNING),
+        ([STARTED, PUBLISHED, ALIVE], Life.UNKNOWN, 40, Standing.LOST),
+        ([STARTED, PUBLISHED, ALIVE], Life.ALIVE, 40, Standing.LOST),
+        ([STARTED, PUBLISHED], Life.UNKNOWN, 500, Standing.RUNNING),
+        ([STARTED, PUBLISHED], Life.UNKNOWN, 5000, Standing.LOST),
+        ([STARTED, PUBLISHED, ALIVE], Life.GONE, 3, Standing.KILLED),
+        ([STARTED, PUBLISHED, QueryStopped(at=AT, reason="stopped")], Life.GONE, 9999, Standing.STOPPED),
+        ([STARTED, PUBLISHED, QueryStopped(at=AT, reason="drained")], Life.GONE, 9999, Standing.DRAINED),
+        ([STARTED, PUBLISHED, QueryStopped(at=AT, reason="finished")], Life.ALIVE, 9999, Standing.FINISHED),
+        ([STARTED, PUBLISHED, QueryStopped(at=AT, reason="fenced", error=SAID)], Life.GONE, 9, Standing.FENCED),
+        ([STARTED, PUBLISHED, QueryStopped(at=AT, reason="failed", error=SAID)], Life.GONE, 9, Standing.FAILED),
+        ([STARTED, SourceSlow(at=AT, source="a", what="b", waited_s=9.0)], Life.ALIVE, 3, Standing.SOURCE_SILENT),
+        (
+            [
+                STARTED,
+                PUBLISHED,
+                SourceSlow(at=AT, source="a", what="b", waited_s=9.0),
+                SourceSlow(at=AT, source="a", what="b", waited_s=9.0, answered=True),
+            ],
+            Life.ALIVE,
+            3,
+            Standing.RUNNING,
+        ),
+        (
+            [
+                STARTED,
+                CommitSlow(at=AT, sink="a", what="commit", first=CheckpointId(1), last=CheckpointId(1), waited_s=9),
+            ],
+            Life.ALIVE,
+            3,
+            Standing.COMMIT_SLOW,
+        ),
+        (
+            [STARTED, StorageRetried(at=AT, what="p", attempt=1, message="x")],
+            Life.ALIVE,
+            3,
+            Standing.STORAGE_FAILING,
+        ),
+        (
+            [STARTED, EpochFailed(at=AT, checkpoint=CheckpointId(43), attempt=1, code="PEN-033", message="x")],
+            Life.ALIVE,
+            3,
+            Standing.EPOCH_FAILING,
+        ),
+        (
+            [STARTED, QueryStopped(at=AT, reason="stopped"), StartRefused(at=AT, error=SAID)],
+            Life.GONE,
+            3,
+            Standing.REFUSED,
+        ),
+        ([STARTED, PUBLISHED, StartRefused(at=AT, error=SAID)], Life.ALIVE, 3, Standing.RUNNING),
+    ],
+)
+def test_the_verdict_follows_from_the_history_and_the_process(
+    tmp_path: Path, events: list[Event], life: Life, later_s: float, kind: Standing
+) -> None:
+    now_s = (seconds_of(AT) or 0.0) + later_s
+    assert folder_of(tmp_path, *events, life=life, now_s=now_s).look().verdict.kind is kind
+
+
+def test_a_run_that_was_fenced_does_not_speak_for_the_one_that_replaced_it(tmp_path: Path) -> None:
+    newer = msgspec.structs.replace(STARTED, generation=Generation(8))
+    fenced = QueryStopped(at=AT, reason="fenced", error=SAID, generation=Generation(7))
+    view = folder_of(tmp_path, STARTED, PUBLISHED, newer, PUBLISHED, fenced, life=Life.ALIVE).look()
+    assert view.verdict.kind is Standing.RUNNING
+    assert [run.stopped and run.stopped.reason for run in view.runs] == ["fenced", None]
+
+
+def test_the_process_that_asks_lives() -> None:
+    assert life_of(this_process()) is Life.ALIVE
+
+
+def test_a_process_of_another_machine_or_container_may_live_or_not() -> None:
+    assert life_of(msgspec.structs.replace(this_process(), host="elsewhere")) is Life.UNKNOWN
+    assert life_of(msgspec.structs.replace(this_process(), space="another container")) is Life.UNKNOWN
+    assert life_of(None) is Life.UNKNOWN
+
+
+def test_a_later_process_of_the_same_number_is_another_one() -> None:
+    assert life_of(msgspec.structs.replace(this_process(), began="12")) is Life.GONE
+
+
+def test_a_process_that_ended_is_gone(tmp_path: Path) -> None:
+    child = subprocess.Popen(["true"])
+    mark: DriverProcess = msgspec.structs.replace(this_process(), pid=child.pid, began="")
+    child.wait()
+    assert life_of(mark) is Life.GONE
