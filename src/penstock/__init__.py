@@ -98,7 +98,8 @@ __all__ = [
 
 
 def _resolved(name: str) -> Any:
-    """Spark and tables are imported only where they are used: subtasks and tools that read checkpoints do not."""
+    """Imports Spark and table libraries when a name needs them: subtasks and tools that only read checkpoints never
+    do."""
     if name in ("session", "spark_conf"):
         from penstock.spark import session as module
 
@@ -117,5 +118,5 @@ def _resolved(name: str) -> Any:
     raise AttributeError(f"module 'penstock' has no attribute {name!r}")
 
 
-if not TYPE_CHECKING:  # to a type checker every name would exist then, a misspelt one too
+if not TYPE_CHECKING:  # a type checker would otherwise accept any name, a misspelt one too
     __getattr__ = _resolved

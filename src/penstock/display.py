@@ -1,4 +1,4 @@
-"""Values, records and exceptions of user code as text for a message: whatever they are, showing them does not fail."""
+"""Values, records and exceptions of user code as text for a message. Showing them never fails."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ITEMS_MAX = 100
 
 
 def text_of(error: BaseException) -> str:
-    """What an exception says, whatever it is, as text that can be stored."""
+    """The message of any exception, as text that can be stored."""
     try:
         return writable(str(error))
     except Exception as again:  # noqa: BLE001 - a method of user code
@@ -42,7 +42,7 @@ def record_of(batch: pa.RecordBatch, row: int) -> str:
 
 
 def whole_record(batch: pa.RecordBatch, row: int) -> str:
-    """One row as JSON, however long it is; what JSON has no form for is text, bytes are hexadecimal."""
+    """One row as JSON, of any length. Bytes are hexadecimal; other values that JSON does not have are text."""
     return json.dumps(_plain(_values_of(batch, row), None, None), ensure_ascii=False, allow_nan=False, default=str)
 
 
@@ -51,7 +51,7 @@ def _values_of(batch: pa.RecordBatch, row: int) -> dict[str, Any]:
 
 
 def value_of(scalar: pa.Scalar, not_utf8: str = "backslashreplace") -> Any:
-    """The value in Python; what Python has none for as text: moments as numbers, bytes that are not UTF-8 escaped.
+    """The value in Python. Times outside of Python's calendar become numbers; bytes that are not UTF-8 are escaped.
 
     >>> value_of(pa.scalar(b"caf\\xe9").cast(pa.string(), safe=False))
     'caf\\\\xe9'
@@ -78,13 +78,13 @@ def as_json(record: Mapping[str, Any]) -> str:
     >>> as_json({"user": 7, "picture": b"\\x01\\xff", "mean": float("nan")})
     '{"user": 7, "picture": "01ff", "mean": "NaN"}'
     """
-    # Large values are cut first: a record may be larger than memory has room for its text.
+    # Large values are cut first: the text of a whole record may not fit into memory.
     plain = _plain(record, RECORD_CHARS_MAX, _ITEMS_MAX)
     return shortened(json.dumps(plain, ensure_ascii=False, allow_nan=False, default=str), RECORD_CHARS_MAX)
 
 
 def _plain(value: Any, chars_max: int | None, items_max: int | None) -> Any:
-    """The value as JSON knows it, no longer than that; None: however long it is."""
+    """The value as JSON knows it, cut to that length; None: not cut."""
     match value:
         case str():
             return value[:chars_max]

@@ -14,7 +14,7 @@ from penstock.protocol.report import ErrorReport
 from penstock.text import printable, redacted
 
 REPORT_IT = f"start again from the last checkpoint, and report this message with {EVENTS}"
-"""The next step where Penstock itself made a mistake."""
+"""The next step after a fault of Penstock itself."""
 
 
 class PenstockError(Exception):
@@ -24,7 +24,7 @@ class PenstockError(Exception):
     title: ClassVar[str] = "Penstock failed"
 
     def __init__(self, seen: str, *, cause: str = "", next_step: str = "", **fields: Any) -> None:
-        # Messages quote files, URLs and other libraries: no secret leaves here, and no terminal is given commands.
+        # Messages quote files, URLs and other libraries: secrets and terminal commands are taken out here.
         self.seen, self.cause, self.next_step = redacted(seen), redacted(cause), redacted(next_step)
         self.fields = {name: redacted(str(value)) for name, value in fields.items()}
         parts = [f"{self.title}: {self.seen}"]
@@ -98,7 +98,7 @@ class NoSuchCheckpoint(PenstockError):
 
 
 class RestoreRefused(PenstockError):
-    """A checkpoint cannot be restored from elsewhere into this folder, or only together with what was left out."""
+    """A checkpoint cannot be restored from elsewhere into this folder, or `restore` lacks an option that it needs."""
 
     code, title = "PEN-015", "The restore is refused"
 
@@ -135,7 +135,7 @@ class ConservationError(PenstockError):
 
 
 class LostReport(PenstockError):
-    """A Spark job ended well but subtasks gave no report, or more than one."""
+    """A Spark job succeeded, but a subtask gave no report, or more than one."""
 
     code, title = "PEN-023", "Reports of subtasks are missing"
 
@@ -232,7 +232,7 @@ _LASTING = {str(number) for number in (errno.EACCES, errno.EPERM, errno.EROFS)}
 
 
 def may_pass(error: StorageFailed) -> bool:
-    """Whether the same operation may succeed later, without anybody changing a permission."""
+    """Whether the same operation may succeed later by itself; an operation that lacks a permission will not."""
     return error.fields.get("errno") not in _LASTING
 
 
@@ -270,7 +270,7 @@ def storage_failed(path: str, error: OSError) -> PenstockError:
 
 
 def not_text(error: UnicodeError) -> SubtaskFailed:
-    """What it means that a subtask could not read text: the same rows would fail again in every attempt."""
+    """The error for text that is not UTF-8: another attempt would fail on the same rows."""
     return SubtaskFailed(
         f"{type(error).__name__}: {error}",
         cause="a string column holds bytes that are not UTF-8",

@@ -31,12 +31,12 @@ _PRIME_5 = np.uint64(0x27D4EB2F165667C5)
 
 # Decimals up to this precision are a long in Spark, wider ones a BigInteger.
 _LONG_DECIMAL_PRECISION_MAX = 18
-# Where the hash library, at about 0.3 us per row, becomes faster than numpy: for long values and for few rows.
+# From here on the hash library (about 0.3 us per row) is faster than numpy: long values, few rows.
 _VECTOR_BYTES_MAX = 63
 _VECTOR_ROWS_MIN = 256
 
 COLLATION = b"penstock.collation"
-"""Metadata of a column of strings that Spark compares by a collation: in Arrow they look like any others."""
+"""Metadata of a string column that Spark compares by a collation. In Arrow it looks like any string column."""
 
 _INFINITY_32 = 0x7F800000
 _INFINITY_64 = 0x7FF0000000000000
@@ -72,10 +72,10 @@ def supported_key_type(kind: pa.DataType) -> bool:
 
 
 def hashed_quickly(kind: pa.DataType) -> bool:
-    """Whether a key of this type is hashed here for less than Spark takes to send its hash along.
+    """Whether hashing a key of this type here is faster than having Spark send its hash along.
 
-    A column more costs Spark about 100 ns per row on its way; values of a fixed width take 6 to 30 ns here,
-    others 60 to 220.
+    One more column costs Spark about 100 ns per row. Hashing here takes 6 to 30 ns for values of a fixed width and 60
+    to 220 ns for others.
     """
     wide = pa.types.is_decimal(kind) and kind.precision > _LONG_DECIMAL_PRECISION_MAX
     return supported_key_type(kind) and kind not in _BYTES_TYPES and not wide
@@ -140,7 +140,7 @@ def _hash_column(column: pa.Array, seeds: Hashes) -> Hashes:
 
 
 def _hash_values(column: pa.Array, seeds: Hashes) -> Hashes:
-    """Hashes what lies in the buffers, also below nulls."""
+    """Hashes the values in the buffers, also those where the column is null."""
     kind = column.type
     if kind in _BYTES_TYPES:
         return _hash_bytes(*_bytes_of(column), seeds)
@@ -177,7 +177,7 @@ def _int_bits(column: pa.Array) -> Hashes:
 
 
 def _float_bits(bits: npt.NDArray[Any], infinity: int) -> Hashes:
-    """What Java's ``doubleToLongBits`` gives, and Spark makes of it: -0.0 as 0.0, and one NaN for all NaNs."""
+    """The bits that Spark hashes: Java's ``doubleToLongBits``, with -0.0 as 0.0 and one NaN for all NaNs."""
     magnitude = bits & bits.dtype.type((1 << (bits.itemsize * 8 - 1)) - 1)
     normal = np.where(magnitude == 0, bits.dtype.type(0), bits)
     normal[magnitude > infinity] = infinity | (infinity >> 1)

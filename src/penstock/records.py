@@ -19,7 +19,7 @@ from penstock.protocol.ids import CheckpointId
 from penstock.protocol.keygroups import KeyGroupRange, groups_of
 
 NO_WATERMARK = int(np.iinfo(np.int64).min)
-"""Before the first watermark: nothing is late, nothing is due."""
+"""The value before the first watermark: no row is late, no timer is due."""
 
 
 MAIN_STATE = ""
@@ -66,7 +66,8 @@ class Records:
     port: int = 0
     time: Time | None = None
     arrival: CheckpointId | None = None
-    """The epoch in which they came from the source, None for the running one; what is made of them keeps it."""
+    """The epoch in which they came from the source; None for the running one. Rows that an operator makes of them have
+    the same."""
 
     @property
     def rows(self) -> int:
@@ -106,4 +107,4 @@ class StateSchema:
     keys: pa.Schema
     values: pa.Schema
     may_grow: bool = False
-    """Whether it, or some of its value columns, may be new to a checkpoint: null does for the keys that are there."""
+    """Whether a later release may add this table of state, or columns to it. Keys that are already there get nulls."""

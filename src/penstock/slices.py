@@ -16,7 +16,7 @@ what they did. The more rows of a key meet in a step, the fewer calls and lookup
 
 
 STEP_S_MAX = 2.0
-"""However far the barrier is, also without one: who watches over the subtask must see that it gets on."""
+"""The longest step, also without a barrier: the watchdog must see that the subtask gets on."""
 
 
 STEP_MIN_S = 0.005
@@ -24,32 +24,32 @@ STEP_MIN_S = 0.005
 
 
 FIRST_SLICE_ROWS = 16
-"""Nothing is known about the cost of a row yet; even at 1 ms each this is within the target."""
+"""The first step, before the cost of a row is known: at 1 ms per row it still meets the target."""
 
 
 GROWTH = 8
 
 
 CLEARLY = 2
-"""Steps of sizes this far apart tell the cost of a step from the cost of its rows."""
+"""Two steps whose sizes differ by this factor show what a step costs besides its rows."""
 
 
 NOISE = 1.5
-"""On a busy machine a step takes now more, now less time."""
+"""How much the time of equal steps may differ: on a busy machine it varies."""
 
 
 MAX_SLICE_ROWS = 1 << 16
 
 
 GATHERED_ROWS = 1 << 18
-"""The same where rows are gathered: as Python objects they take some 60 MB then."""
+"""The same for rows that are gathered: as Python objects they then take about 60 MB."""
 
 
 class Slicer:
     """Chooses how many rows the next step takes, from what rows cost so far.
 
-    What a step costs besides its rows must not count as the rows' cost: slices would shrink, and their rows look dearer
-    still, down to one row a step.
+    The fixed cost of a step must not count as the cost of its rows. Otherwise slices would shrink, their rows would
+    look even more expensive, and in the end each step would take one row.
     """
 
     def __init__(self, row_cost_s: float | None = None, rows_max: int = MAX_SLICE_ROWS) -> None:
@@ -60,14 +60,14 @@ class Slicer:
         self._step_s = 0.0
 
     def rows(self, left_s: float) -> int:
-        """With so much time until the barrier, infinity if there is none."""
+        """How many rows fit, given the time until the barrier; infinity if there is none."""
         if self.row_cost_s is None:
             return self._limit
         step_s = max(min(STEP_TARGET_S, left_s), STEP_MIN_S, STEP_SHARE * left_s)
         return max(1, int(min(min(step_s, STEP_S_MAX) / max(self.row_cost_s, 1e-9), self._limit)))
 
     def observe(self, rows: int, elapsed_s: float) -> None:
-        """A dearer row is believed at once, a cheaper one slowly: overshooting is worse than one more step."""
+        """Learns higher costs at once and lower ones slowly: a late barrier is worse than one more step."""
         if rows == 0:
             return
         self._learn_step_cost(rows, elapsed_s)
@@ -78,7 +78,7 @@ class Slicer:
         self._last = (rows, elapsed_s)
 
     def _learn_step_cost(self, rows: int, elapsed_s: float) -> None:
-        """Two steps of clearly different size tell what both have in common."""
+        """Compares two steps of clearly different size to find the cost that both have in common."""
         if self._last is None:
             return
         rows_before, elapsed_before_s = self._last

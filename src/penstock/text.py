@@ -15,7 +15,7 @@ _UNPRINTABLE = re.compile(
 )
 _LINE_BREAKS = re.compile(r"[\t\n]")
 
-# Every pattern takes time in proportion to the text, which may be long and made to be slow: a match begins at something
+# Every pattern takes time in proportion to the text, which an attacker may have written: a match begins at something
 # fixed, and no two of its beginnings look at the same characters.
 _WORD = re.compile(r"[^\s\"']+")
 _USER = re.compile(r"://(?P<user>[^/\s\"'@?#]*(?:@[^/\s\"'@?#]*)*)@")
@@ -32,7 +32,7 @@ _SCHEME_LENGTH = 6
 
 
 def printable(text: str, *, lines: bool = False) -> str:
-    """The text with everything that a terminal would obey written out; line breaks and tabs stay with `lines`.
+    """The text with all terminal commands escaped. With `lines`, line breaks and tabs stay.
 
     >>> printable("a\\x1b[2Jb\\n")
     'a\\\\x1b[2Jb\\\\x0a'

@@ -105,7 +105,7 @@ def parse_bytes(value: object, option: str = "size") -> int:
 
 
 def _quantity(text: str, units: Mapping[str, float]) -> float:
-    """Not a number if `text` is not a number with one of these units."""
+    """The quantity; NaN if `text` is not a number with one of these units."""
     match = _QUANTITY.fullmatch(text)
     unit = units.get(match[2].lower()) if match else None
     return float(match[1]) * unit if match and unit else math.nan

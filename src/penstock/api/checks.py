@@ -24,7 +24,7 @@ def names_of(*columns: str | Sequence[str]) -> tuple[str, ...]:
     """
     names: list[str] = []
     for part in columns:
-        # Whatever is no list is judged as a name.
+        # Anything but a list is checked as a name.
         names += part if isinstance(part, tuple | list) else [cast("str", part)]
     return tuple(names)
 

@@ -1,4 +1,4 @@
-"""Old names of public things. They work for one release more, and a `DeprecationWarning` tells the new name."""
+"""Old public names. They work for one more release, and a `DeprecationWarning` tells the new name."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ R = TypeVar("R")
 
 
 def warn_renamed(old: str, new: str, *, stacklevel: int = 2) -> None:
-    """Warns at the line that uses the old name: `stacklevel` 2 is the caller of who calls this."""
+    """Warns at the line that uses the old name. `stacklevel` 2 is the caller of the function that calls this one."""
     warnings.warn(f"{old} is now called {new}", DeprecationWarning, stacklevel=stacklevel + 1)
 
 

@@ -27,10 +27,11 @@ def read(
     watermark: Duration | None = None,
     idle: Duration | None = None,
 ) -> Stream:
-    """A stream of the rows of a streaming DataFrame. Whatever came before must be deterministic.
+    """A stream of the rows of a streaming DataFrame. The DataFrame must be deterministic.
 
-    `event_time` names a timestamp column. The watermark follows the largest event time seen, `watermark` behind it (0 s
-    unless given); rows older than it are late. A source that delivered no rows for `idle` no longer holds others back.
+    `event_time` names a timestamp column. The watermark stays `watermark` (default 0 s) behind the largest event time
+    seen; rows older than the watermark are late. A source that delivered no rows for `idle` no longer holds the
+    watermark back.
 
     Raises: `PipelineError`, `ConfigError`.
     """

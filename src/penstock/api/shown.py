@@ -7,7 +7,7 @@ from penstock.operators.columns import describe
 from penstock.operators.window.windows import RegularWindow, SessionWindow, Window
 
 _COLUMNS_CHARS_MAX = 300
-"""A stream of hundreds of columns must not fill the screen."""
+"""Columns to show: a stream of hundreds must not fill the screen."""
 
 
 def stream_line(kind: str, node: Node, keys: tuple[str, ...] = (), window: str = "") -> str:

@@ -1,7 +1,7 @@
 """Spark SQL text on streams: it goes into the DataFrame of the source, where Spark computes it before the shuffle.
 
-That works as long as no operator came before. A stream made so is a source of its own to Spark; where several are made
-of one `read`, each reads its rows itself.
+That works only before the first operator. Spark sees each stream made this way as a source of its own: several streams
+made of one `read` each read the rows themselves.
 """
 
 from __future__ import annotations
@@ -69,13 +69,13 @@ def require_no_operator(call: str, *, name: str | None, on_error: OnError) -> No
 
 
 def with_expressions(node: Node, aggregates: Iterable[object]) -> Node:
-    """The node with a column for each aggregate over an expression instead of a column; the text is the column's name.
+    """Adds a column for each aggregate over an SQL expression. The text of the expression is the column's name.
 
     Raises: `PipelineError`.
     """
     texts = (getattr(aggregate, "column", None) for aggregate in aggregates)
     missing = dict.fromkeys(text for text in texts if isinstance(text, str) and text not in schema_of(node).names)
-    # A plain name that is not there is a mistake; Spark would find it in another case and rename it.
+    # A plain name that does not exist is a mistake. Spark would match it in another case and rename it.
     for text in (text for text in missing if not text.isidentifier()):
         node = pushed_down(node, f"the expression {text!r}", _column(text))
     return node

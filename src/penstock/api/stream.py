@@ -82,7 +82,7 @@ class Stream:
         return Stream(side_node(self.node, output))
 
     def broadcast(self) -> BroadcastStream:
-        """The stream as an input of which every subtask gets every record."""
+        """Makes every subtask get every record of this stream."""
         return BroadcastStream(self.node)
 
     def select(
@@ -104,7 +104,7 @@ class Stream:
     def with_column(
         self, column: str, expression: str | pc.Expression, *, name: str | None = None, on_error: OnError = "stop"
     ) -> Stream:
-        """One more column, or another one of that name.
+        """Adds or replaces a column.
 
         `expression` is Spark SQL before the first operator (``"amount * 2"``), or a ``pyarrow.compute`` expression
         anywhere (``pc.field("amount") * 2``).
@@ -183,8 +183,8 @@ class Stream:
         """Awaits `fn` with each row as a dict, for many rows at once; it returns the row that comes out.
 
         Up to `concurrency` calls run at once in each subtask, each for `timeout` at most. A call that fails is repeated
-        up to `retries` times. Calls that run at the barrier, or when something dies, are repeated later: `fn` must bear
-        to be called again. `ordered=False` lets rows pass slower ones.
+        up to `retries` times. A call that runs at the barrier, or when a process dies, is repeated later: `fn` must
+        tolerate being called again for the same row. `ordered=False` lets rows pass slower ones.
 
         Raises: `PipelineError`, `ConfigError`.
         """
@@ -250,7 +250,7 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class BroadcastStream:
-    """Records of which every subtask gets every one."""
+    """Records that every subtask gets, each of them."""
 
     node: Node
 
@@ -277,9 +277,9 @@ class KeyedStream:
     def aggregate(
         self, columns: Mapping[str, Aggregate] | None = None, /, *, name: str | None = None, **aggregates: Aggregate
     ) -> Stream:
-        """Running aggregates per key: one updated row per key that was touched, per epoch.
+        """Running aggregates per key. Each epoch emits one updated row for each key that got rows.
 
-        Output columns are keywords, or a mapping, which may also have a column called ``name``.
+        Name output columns by keywords, or by a mapping, which may also have a column called ``name``.
 
         Raises: `PipelineError`.
         """
@@ -299,9 +299,9 @@ class KeyedStream:
         `window` is made by `pen.tumbling_window`, `pen.sliding_window` or `pen.session_window`.
 
         A window closes when the watermark reaches its end; ``emit="on_close"`` then emits one row per key and window.
-        Rows that come within `allowed_lateness` after that make another, updated row, in each epoch that has any.
-        ``emit="on_update"`` emits a row per epoch for each key and window that got rows, and none at the end. `on`
-        names the column with the event time where it is no more the source's.
+        For rows that come within `allowed_lateness` after that, the epoch emits an updated row. ``emit="on_update"``
+        emits a row per epoch for each key and window that got rows, and none at the end. `on` names the column with the
+        event time if it was renamed since the source.
 
         Raises: `PipelineError`, `ConfigError`.
         """
@@ -318,7 +318,7 @@ class KeyedStream:
                 cause="no source has an event time, or the column was dropped or renamed on the way",
                 next_step='name it where the source is read, pen.read(…, event_time="ts"), or here: window(…, on="ts")',
             )
-        # Where the stream knows its column no more, `on` has the new name.
+        # If an operator renamed the column, `on` has the new name.
         shift = 1 if event_time_of(self.node) in (column, None) and event_time_is_end(self.node) else 0
         return WindowedStream(self, window, column, micros(allowed_lateness, "allowed_lateness"), emit, shift)
 
@@ -330,7 +330,7 @@ class KeyedStream:
         Each epoch emits the ranks that changed; a table keyed by key and rank holds the current list. With a `window`
         each window's list is emitted when it closes, with ``window_start`` and ``window_end``.
 
-        Rows whose value is null do not take part. Of equal values the first to come is better.
+        Rows whose value is null do not take part. Of rows with equal values the one that came first ranks higher.
 
         Raises: `PipelineError`.
         """
@@ -348,7 +348,7 @@ class KeyedStream:
     ) -> Stream:
         """User code per key, or over whole slices, with state.
 
-        With ``on_error="dead_letter"`` a row that fails is as if it had never come.
+        With ``on_error="dead_letter"`` a row that fails changes no state and emits nothing.
 
         Raises: `PipelineError`.
         """
@@ -363,11 +363,11 @@ class KeyedStream:
     def deduplicate(
         self, *, within: Duration | None = None, columns: str | Sequence[str] = (), name: str | None = None
     ) -> Stream:
-        """The first row of each key, as soon as it is there; later ones are dropped.
+        """Emits the first row of each key at once and drops later ones.
 
-        With `within` a row is a duplicate only up to that span of event time after the one that was kept; late rows go
-        to the side output ``late``, and keys are forgotten as the watermark passes. With `columns` a key may have
-        several records, told apart by these.
+        With `within`, a row is a duplicate only up to that span of event time after the row that was kept. Late rows go
+        to the side output ``late``, and the state of a key is dropped once the watermark has passed. With `columns`,
+        rows of one key are duplicates only if these columns are equal, too.
 
         Raises: `PipelineError`, `ConfigError`.
         """
@@ -387,15 +387,15 @@ class KeyedStream:
         event_time: str | None = None,
         name: str | None = None,
     ) -> Stream:
-        """Pairs of rows of both streams with equal keys whose event times are close.
+        """Pairs the rows of both streams that have equal keys and event times close to each other.
 
-        `within` is how much later the other row may be, from and to, such as ``("-5 min", "1 h")``; one duration stands
-        for both directions. An outer join emits a row without a match once the watermark says that none will come, with
-        nulls for the other side. Late rows go to the side outputs ``late_left`` and ``late_right``.
+        `within` says how much later the other row may be, such as ``("-5 min", "1 h")``; one duration stands for both
+        directions. An outer join emits a row without a match once the watermark says that none will come, with nulls
+        for the other side. Late rows go to the side outputs ``late_left`` and ``late_right``.
 
-        A key that both sides call the same is one column; of other names that both have, each side's gets its suffix.
-        `event_time` names a column to add: the later of both event times, or the last at which a row could have
-        matched. Only with it has the result event time.
+        A key of the same name on both sides becomes one column. Other columns of the same name get the suffix of their
+        side. `event_time` names a column to add: the later of both event times, or the last at which a row could have
+        matched. Without it the result has no event time.
 
         Raises: `PipelineError`, `ConfigError`.
         """
@@ -412,7 +412,7 @@ class KeyedStream:
     ) -> Stream:
         """User code over this stream, others with keys of the same types, and broadcast ones.
 
-        Inputs named in `hold_back` are read only while the others have nothing to read; checkpoints do not wait.
+        Inputs named in `hold_back` are read only while the others have no rows. Checkpoints do not wait for them.
 
         Raises: `PipelineError`.
         """
@@ -421,7 +421,7 @@ class KeyedStream:
         return Stream(connected(inputs, process, name, hold_back))
 
     def then(self, spec: OperatorSpec, name: str | None) -> Stream:
-        """The stream that an operator on this one makes; `name` is the one the user gave."""
+        """The output of an operator on this stream; `name` is what the user gave."""
         check_outputs(spec)
         return Stream(OperatorNode(spec, name is not None, (Input(self.node, self.keys),)))
 

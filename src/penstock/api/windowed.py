@@ -39,8 +39,9 @@ class WindowedStream:
     ) -> Stream:
         """Aggregates per key and window: the key's columns, ``window_start``, ``window_end``, and the aggregates.
 
-        Late rows, and rows without an event time, are in ``.side("late")``. The event time of results is their
-        ``window_end``; a window over them counts them to the moment before, so to a window that ends with theirs.
+        Late rows, and rows without an event time, are in ``.side("late")``. The event time of a result is its
+        ``window_end``. A second window over the results counts each one just before that time, so a result falls into
+        the window that ends with its own.
 
         Raises: `PipelineError`.
         """

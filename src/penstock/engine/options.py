@@ -1,4 +1,4 @@
-"""The options of a query: one frozen value, every part of it checked before anything runs.
+"""The options of a query: one frozen value that is checked as a whole before anything runs.
 
 People write durations as ``"1 s"`` and sizes as ``"1 GB"``; inside there are only seconds and bytes.
 """
@@ -29,7 +29,7 @@ from penstock.units import Duration, Size, bad_value, parse_bytes, parse_duratio
 Trigger: TypeAlias = Literal["available_now"] | float | None
 
 BESIDE_OPTIONS = ("on_event", "dead_letters")
-"""Arguments of `start` that are no options: a typo of theirs arrives here as an option that does not exist."""
+"""Arguments of `start` that are no options. A typo in one of them arrives here as an unknown option."""
 
 
 class Options(TypedDict, total=False):
@@ -69,12 +69,13 @@ class Config:
     """Seconds until the barrier fires; None: no barrier, an epoch ends when its input is used up."""
     epoch_retries: int = 2
     epoch_timeout: float | None = 600.0
-    """Seconds without a finished step after which a subtask is said to hang: its epoch is cancelled and run again.
-    None: never."""
+    """Seconds without a finished step after which a subtask counts as hung: the driver cancels the epoch and runs it
+    again. None: never."""
     commit_timeout: float | None = 300.0
-    """Seconds after which a commit that has not returned is told, and given up when the query ends. None: never."""
+    """Seconds after which Penstock reports a commit that has not returned, and gives it up when the query ends. None:
+    never."""
     source_timeout: float | None = 300.0
-    """Seconds after which a source that was asked for new rows and has not answered is told. None: never."""
+    """Seconds after which Penstock reports a source that does not answer. None: never."""
     storage_timeout: float = 120.0
     """Seconds for which the driver tries again when the checkpoint's storage fails."""
     trigger: Trigger = None
@@ -84,19 +85,19 @@ class Config:
     drop_in_flight: Literal["all"] | tuple[str, ...] = ()
     """Edges or operators whose in-flight records are thrown away; only together with `restore`."""
     autoscale: tuple[int, int] | None = None
-    """The lowest and highest parallelism between which the query finds its own; None: as asked for."""
+    """The lowest and highest parallelism for autoscaling; None: no autoscaling."""
     retain: int = 3
     max_in_flight: int = 1_000_000_000
     max_in_flight_segments: int = 2_000
     max_uncommitted: int = 16
-    """Published checkpoints that may wait for their commit before epochs wait too."""
+    """How many published checkpoints may wait for their commit. At this number epochs wait, too."""
     max_error_rate: float = 0.05
     """The share of an operator's records that may become dead letters, counted over at least 1,000."""
     prefetch_bytes: int = 16 << 20
     segment_bytes: int = 64 << 20
 
     def query_name(self, url: str) -> str:
-        """What the query is called: as the user says, or like its folder.
+        """The name that the user gave, or that of the folder.
 
         >>> Config.of("here").query_name("file:///checkpoints/totals")
         'totals'
@@ -259,7 +260,7 @@ def _refuse_unknown(option: str) -> None:
 
 
 def subtasks_asked(written: object, stage_of: Mapping[str, str], max_parallelism: int) -> dict[str, int]:
-    """The number of subtasks of the stages that somebody asked for, while the query runs.
+    """The number of subtasks by stage that the user asked for while the query runs.
 
     Raises: `ConfigError` for a value that cannot be, and for operators that are not there.
     """

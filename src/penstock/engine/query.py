@@ -25,7 +25,7 @@ class Query:
         self._supervisor = supervisor
 
     def __repr__(self) -> str:
-        """What can be told without a look at the storage, of a query in any state."""
+        """Shows only what is known without reading the storage."""
         runner, error = self._supervisor.runner, self.exception()
         how = "active" if self.is_active else "ended" if error is None else f"ended with {error.code}"
         return (
@@ -75,7 +75,7 @@ class Query:
     def rescale(self, parallelism: int | Mapping[str, int]) -> None:
         """Changes the number of subtasks from the next epoch on, without a restart: of all operators, or by name.
 
-        A micro-batch that is on offer already is still taken with the old number.
+        A micro-batch that Spark has already offered still runs with the old number.
 
         Autoscaling leaves the stages of these operators alone until the next start.
 
@@ -89,9 +89,9 @@ class Query:
     @overload
     def savepoint(self, path: str | os.PathLike[str], *, wait: Literal[False]) -> SavepointJob: ...
     def savepoint(self, path: str | os.PathLike[str], *, wait: bool = True) -> Savepoint | SavepointJob:
-        """Copies the newest checkpoint, with what is in flight, into a new folder while epochs go on.
+        """Copies the newest checkpoint, with its in-flight data, into a new folder while epochs go on.
 
-        With ``wait=False`` it returns at once; ``result()`` of what it returns waits.
+        With ``wait=False`` it returns a handle at once; its ``result()`` waits.
 
         Raises: `SavepointRefused` for a folder that holds something; `StorageFailed` and others when it fails, and
         then nothing is under that name.
@@ -128,8 +128,8 @@ class Query:
     ) -> Savepoint | None:
         """Ends the query after its running epoch; with `drain`, after everything in flight was processed.
 
-        With `savepoint`, the last checkpoint is copied there once everything was committed. Called from a listener it
-        only asks for the end and returns at once. `timeout` is how many seconds it waits for the end.
+        With `savepoint`, the last checkpoint is copied there once everything was committed. A listener may call it:
+        then it requests the end and returns at once. `timeout` is how many seconds it waits for the end.
 
         Raises: the `PenstockError` that ended the query before; that of the savepoint, the query has stopped then;
         `StopTimeout`, and then the query ends as soon as it can: call `stop` again to wait on; `OtherProcess` in a
@@ -139,7 +139,7 @@ class Query:
         supervisor = self._supervisor
         supervisor.request_stop(drain=drain, savepoint=None if savepoint is None else os.fspath(savepoint))
         if in_background():
-            return None  # called by a listener: waiting for our own thread would never end
+            return None  # A listener runs in our own thread, so waiting for that thread would never end.
         if not wait_for(supervisor.ended, timeout):
             raise supervisor.not_ended(timeout or 0.0)
         error = self.exception()

@@ -49,15 +49,15 @@ def files_missing(where: str, checkpoint: CheckpointId, missing: Sequence[str]) 
 
 
 def _to_nobody(file: str) -> None:
-    """Where no driver listens, nothing is announced."""
+    """Without a driver to listen, announcements go nowhere."""
 
 
 @dataclass(frozen=True, slots=True)
 class WriterContext:
-    """Who writes: unique per attempt, so that no two writers share a file name.
+    """Identifies the writer: unique per attempt, so that no two writers share a file name.
 
-    `announce` is called with the name of each file before it is made. The files of an attempt that does not count are
-    removed by the driver, also when the attempt was killed and could report nothing.
+    A writer calls `announce` with the name of each file before it makes the file. The driver removes the files of
+    attempts that lost, also of those that were killed before they could report.
     """
 
     checkpoint: CheckpointId
@@ -73,7 +73,7 @@ class Routing(Protocol):
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Says in words what `lanes` depends on: a checkpoint with other words does not fit."""
+        """Names what `lanes` depends on. A checkpoint with another text here does not fit."""
         ...
 
     @property
@@ -82,7 +82,8 @@ class Routing(Protocol):
         ...
 
     def lanes(self, batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
-        """Any number not below 0 for each row; rows with equal ones meet. Consecutive ones are dealt out evenly."""
+        """A number from 0 on for each row. Rows with equal numbers meet in one writer; consecutive numbers are spread
+        evenly."""
         ...
 
 
@@ -124,7 +125,8 @@ class Committer(Protocol):
         ...
 
     def holds(self, committables: Sequence[Committable]) -> bool:
-        """Whether the newest snapshot lists a file of these: then they were committed. If not, it proves nothing."""
+        """Whether the newest snapshot lists one of these files. If it does, they were committed. If not, they may have
+        been committed and compacted away."""
         ...
 
     def commit(
@@ -138,8 +140,8 @@ class Committer(Protocol):
     ) -> CommitReceipt:
         """Commits under ``permit.checkpoint`` exactly once.
 
-        Asks the table first; if it already holds that checkpoint, answers with what it holds. `still_leader` is
-        asked again right before the snapshot becomes visible.
+        The committer asks the table first and returns the receipt of a commit that is already there. It asks
+        `still_leader` again right before the snapshot becomes visible.
 
         Raises: `Fenced` when this driver is no longer the leader; `MissingFile` when a data file is gone and nothing
         was committed; any other exception means *unknown outcome*: ask `commits` before trying again.
@@ -155,11 +157,11 @@ class Committer(Protocol):
         ...
 
     def abort(self, committables: Sequence[Committable]) -> None:
-        """Removes the files of committables that were never committed and never will be."""
+        """Removes the files of committables that will never be committed."""
         ...
 
     def remove(self, files: Sequence[str]) -> None:
-        """Removes files by the names that writers announced; their attempts never counted and never will."""
+        """Removes files by the names that writers announced, of attempts that lost."""
         ...
 
     def close(self) -> None:
@@ -176,7 +178,7 @@ class Sink(Protocol):
         ...
 
     def routing(self, schema: pa.Schema) -> Routing | None:
-        """How rows must be exchanged before they are written; None if any writer may get any row.
+        """Which rows must meet in one writer; None if any writer may get any row.
 
         Raises: as `check`.
         """

@@ -53,7 +53,7 @@ class DiscardWriter:
 
 class DiscardCommitter:
     def fence(self, generation: Generation) -> None:
-        """There is nothing to keep anybody away from."""
+        """There is no table to fence."""
 
     def commits(self, oldest_snapshot: int | None, limit: int, floor: int = 0) -> TableHistory:
         return TableHistory()

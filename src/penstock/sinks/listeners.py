@@ -1,7 +1,7 @@
 """Commit listeners: code that learns of every commit of a sink, with state in the checkpoint.
 
-State is exactly once: it is stored together with the position that it belongs to. Calls are at least once: a driver
-that dies between a call and the next checkpoint leaves the older state, and the next driver calls again with it.
+The state of a listener is exactly once: the checkpoint stores it together with the position of the sink. Calls are at
+least once: if a driver dies between a call and the next checkpoint, the next driver calls again with the older state.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class CommitInfo:
 
 @dataclass(frozen=True, slots=True)
 class SinkTime:
-    """How far time is for a sink of which everything published is committed."""
+    """Watermark and time of a sink that has committed everything published."""
 
     watermark: int | None
     now_ms: int
@@ -42,8 +42,8 @@ class SinkTime:
 class CommitListener:
     """Base of commit listeners; `name` is the key of its state in the checkpoint.
 
-    Methods run in the sink's commit thread: slow ones delay commits, not epochs. An exception is taken for a passing
-    failure and the call is repeated, a few times; then the query stops.
+    Methods run in the sink's commit thread: slow ones delay commits, not epochs. After an exception Penstock repeats
+    the call a few times, then the query stops.
     """
 
     name: str = "listener"
@@ -53,7 +53,7 @@ class CommitListener:
         return state
 
     def on_progress(self, time: SinkTime, state: bytes) -> bytes:  # noqa: ARG002
-        """Called now and then while nothing waits for its commit; returns the new state."""
+        """Called every few seconds while nothing waits to be committed; returns the new state."""
         return state
 
     def properties(self, state: bytes) -> Mapping[str, str]:  # noqa: ARG002

@@ -1,7 +1,7 @@
-"""When a partition is done: nothing more is expected in it, so that readers may begin.
+"""Tells when a partition is done: no more rows are expected, so readers may begin.
 
-Partitions that got rows wait in the listener's state. One is done when the sink's watermark has passed its end, or
-when it got no rows for a while. Rows that come later make it wait again, and it is marked once more.
+Partitions that got rows wait in the listener's state. A partition is done when the sink's watermark has passed its end,
+or when it got no rows for a while. If rows come later, it waits again and is marked again.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def decode_waiting(state: bytes) -> Waiting:
 
 
 def touched(waiting: Waiting, partitions: tuple[str, ...], at_ms: int) -> Waiting:
-    """After a commit: its partitions wait (again). Its snapshot told the news, so that is over."""
+    """After a commit its partitions wait (again). The news are in its snapshot, so they are dropped."""
     return Waiting({**waiting.touched_ms, **dict.fromkeys(partitions, at_ms)}, ())
 
 

@@ -12,7 +12,7 @@ from penstock.units import Duration, parse_duration
 
 EVERY_S_MIN = 0.1
 ORPHAN_AGE_S_MIN = 3600.0
-"""No running epoch or commit is that old: a younger file may be about to be committed by somebody."""
+"""No running epoch or commit is that old. A younger file may still be committed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ def _bad(option: str, value: object, wanted: str) -> ConfigError:
 
 @dataclass(frozen=True, slots=True)
 class UpkeepReport:
-    """What one look at a table led to. `notes` says what is not done on this table and why, `failures` what failed."""
+    """What one step of upkeep did. `notes` says what it does not do on this table and why, `failures` what failed."""
 
     manifests_merged: int = 0
     manifests_written: int = 0
@@ -109,10 +109,10 @@ class Keeper(Protocol):
     @property
     def every_s(self) -> float: ...
     def step(self) -> UpkeepReport:
-        """Looks once and does what is due. `UpkeepReport.more` asks to be called again at once.
+        """Does what is due, once. `UpkeepReport.more` asks for another call at once.
 
-        Raises: any exception when the table cannot be opened. What fails later is in the report; the table is then as
-        good as before, and the next step goes on.
+        Raises: any exception when the table cannot be opened. Later failures are in the report. They leave the table
+        readable, and the next step goes on.
         """
         ...
 
