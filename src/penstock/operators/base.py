@@ -33,15 +33,15 @@ class OperatorContext:
     groups: KeyGroupRange = KeyGroupRange(0, 1)  # noqa: RUF009 - immutable
     max_parallelism: int = 1
     checkpoint: CheckpointId = NO_CHECKPOINT
-    """The one this epoch will become."""
+    """The checkpoint that this epoch will become."""
     now: int = 0
     """Processing time of the epoch, as in `Time`."""
     clock: Callable[[], float] = lambda: 0.0
-    """Seconds that pass in the subtask, from any beginning."""
+    """The subtask's clock in seconds; only differences mean something."""
 
     @property
     def state(self) -> KeyedState:
-        """The operator's main table."""
+        """The operator's main table of state."""
         return self.states[MAIN_STATE]
 
 
@@ -57,8 +57,7 @@ class Operator(Protocol):
         ...
 
     def counters(self) -> Mapping[str, int]:
-        """What was counted in this attempt for people, such as late rows, by name; asked once, after `finish`. Summed
-        up in the checkpoint."""
+        """Counts for people, by name, such as late rows. Asked once, after `finish`; the checkpoint adds them up."""
         ...
 
 
@@ -76,24 +75,25 @@ class TimedOperator(Operator, Protocol):
     """An operator that acts when time passes: windows, timers."""
 
     def advance(self, time: Time) -> Iterator[Emitted]:
-        """Does what is due: for each key group what its watermark has passed, and what processing time has passed.
+        """Does what is due by the watermark of each key group and by processing time.
 
         Called at the beginning of an epoch and whenever the watermark of a key group has moved, always between two
-        slices. It yields often (every few thousand rows, about every 20 ms), also an empty batch, because the barrier
-        can end it after each yield, except that of a `Side`: what belongs together ends with a batch. At a yield the
-        state must already say what the yielded rows say: the generator may not be resumed, and the next epoch then
-        calls `advance` again for the rest.
+        slices. It yields every few thousand rows, about every 20 ms, an empty batch if it has no rows: the barrier can
+        end it after each yield. It never ends after a `Side`, so yield side outputs before the batch that they belong
+        to. State must be up to date at each yield: the generator may not be resumed, and then the next epoch calls
+        `advance` again for the rest.
         """
         ...
 
     def next_due(self) -> Due:
-        """Asked once, after `finish`; may be too early, never too late."""
+        """When the operator has something to do next. Asked once, after `finish`. The answer may be too early, never
+        too late."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Unfinished:
-    """Rows of the slice with this number, counted from 0 in the order of `process`, that the operator still holds."""
+    """Rows of a slice that the operator has not finished. Slices are numbered from 0 in the order of `process`."""
 
     slice: int
     rows: npt.NDArray[np.int64]
@@ -102,15 +102,15 @@ class Unfinished:
 class ConcurrentOperator(Operator, Protocol):
     """An operator at the head of a stage that works on several slices at once: `process` only begins one.
 
-    Rows it has not let go of by yielding what became of them are not consumed; they stay in flight.
+    A row is consumed once the operator has yielded its result. Until then it stays in flight.
     """
 
     def room(self, left_s: float) -> int:
-        """How many rows may be begun now, with so much time until the barrier; 0: none."""
+        """How many rows the operator takes now, given the time until the barrier; 0: none."""
         ...
 
     def collect(self, wait_s: float) -> Iterator[tuple[int | None, Emitted]]:
-        """Waits until something is done, so long at most, and yields what may leave, with its `Records.arrival`."""
+        """Waits up to `wait_s` for a result, and yields the rows that may leave, with their `Records.arrival`."""
         ...
 
     @property
@@ -120,7 +120,7 @@ class ConcurrentOperator(Operator, Protocol):
 
     @property
     def busy(self) -> bool:
-        """Whether something is going on that `collect` can wait for."""
+        """Whether calls are running that `collect` can wait for."""
         ...
 
     @property
@@ -129,11 +129,11 @@ class ConcurrentOperator(Operator, Protocol):
         ...
 
     def unfinished(self) -> list[Unfinished]:
-        """Ends everything that goes on, and tells which rows are not done."""
+        """Cancels running calls and returns the rows that are not finished."""
         ...
 
     def close(self) -> None:
-        """Ends everything that goes on; called in any case."""
+        """Cancels running calls. Always called."""
         ...
 
 
@@ -165,7 +165,8 @@ class OperatorSpec(Protocol):
 
     @property
     def computed(self) -> Mapping[str, str]:
-        """By output column, what is computed, where another restart must not take its state for something else."""
+        """By output column, what the operator computes. A restart that computes something else must not use the
+        state."""
         ...
 
     @property
@@ -175,13 +176,13 @@ class OperatorSpec(Protocol):
 
     @property
     def output_keys(self) -> tuple[str, ...]:
-        """The key that results belong to, by the columns that have it in the input: results that still have them stay
-        together behind the operator. Empty: results belong to no key."""
+        """The input columns with the key that results belong to. Results that still have these columns stay together
+        behind the operator. Empty: results belong to no key."""
         ...
 
     @property
     def own_time(self) -> OwnTime | None:
-        """The event time that the operator makes; None: that of its inputs, where the output has their column."""
+        """The event time that the operator makes; None: that of its inputs, if the output still has the column."""
         ...
 
     @property
@@ -202,22 +203,22 @@ class OperatorSpec(Protocol):
 
     @property
     def gathers(self) -> bool:
-        """Whether many rows at once are worth waiting for, as user code is called once per key and slice."""
+        """Whether larger slices are worth waiting for, because user code is called once per key and slice."""
         ...
 
     @property
     def keeps_order(self) -> bool:
-        """Whether an operator that holds rows lets go of them in the order in which it got them."""
+        """Whether a concurrent operator emits rows in the order in which it got them."""
         ...
 
     @property
     def hands_on(self) -> bool:
-        """Whether every row of its main output is one that came, unchanged: so it still has its key."""
+        """Whether the main output has only input rows, unchanged, so that each row still has its key."""
         ...
 
     @property
     def does_nothing(self) -> bool:
-        """Whether every row leaves as it came, which costs nothing."""
+        """Whether every row leaves unchanged, at no cost."""
         ...
 
     @property
@@ -228,7 +229,7 @@ class OperatorSpec(Protocol):
 
     @property
     def step_s_max(self) -> float:
-        """How long a step may take that is bounded by a timeout of the operator's own; 0: it has none."""
+        """The longest step that the operator's own timeout allows; 0: it has no timeout."""
         ...
 
     def build(self, context: OperatorContext) -> Operator: ...

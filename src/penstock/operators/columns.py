@@ -75,12 +75,12 @@ def refuse_doubles(operator: str, names: Iterable[str], what: str) -> None:
 
 
 def is_text(value: object) -> bool:
-    """Whether an argument is what its annotation says, which nobody checks for users."""
+    """Whether an argument is text. Annotations are not checked when a program runs."""
     return isinstance(value, str)
 
 
 def is_whole(value: object) -> bool:
-    """Booleans are integers to Python, and a mistake to everybody else."""
+    """Whether an argument is a whole number. A boolean is an integer to Python, but a mistake here."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
@@ -89,7 +89,7 @@ def is_number(value: object) -> bool:
 
 
 def micros(column: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """A timestamp column as microseconds since 1970, cut where it is finer, and where there is one."""
+    """A timestamp column as microseconds since 1970, finer parts cut off; and which rows have one."""
     kind = column.type
     if kind.unit != "us":
         column = column.cast(pa.timestamp("us", kind.tz), safe=kind.unit != "ns")

@@ -1,6 +1,6 @@
 """Rows of one slice, brought together by key.
 
-Sorting by hash brings equal keys together; what tells keys apart is always the comparison of keys. Within a key rows
+Sorting by hash brings equal keys together. Only a comparison of the keys themselves tells them apart. Within a key rows
 stay in the order in which they arrived. The time hardly depends on the number of keys: 125,000 rows took 4 to 5 ms of
 CPU; pyarrow's ``group_by`` took 4 ms for 25,000 keys, but 9 to 10 ms for 75,000 and more.
 """
@@ -34,13 +34,13 @@ class Groups(Protocol):
         ...
 
     def totals(self, values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """The sum of each group's values; the caller knows that none can overflow."""
+        """The sum of each group's values. The caller makes sure that none can overflow."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Numbered:
-    """Groups of which nothing is known but the number of each row's."""
+    """Groups of which only the number of each row is known."""
 
     ids: Rows
     count: int
@@ -86,7 +86,7 @@ class Grouping:
     def totals(self, values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         if not self.count:
             return np.empty(0, np.int64)
-        # A running sum is a third of the work of `reduceat`; where it wraps around, the difference does so again.
+        # A running sum takes a third of the time of `reduceat`. If it wraps around, the difference wraps back.
         upto = np.cumsum(values[self.order])[np.append(self.starts[1:], len(self.order)) - 1]
         return np.diff(upto, prepend=np.int64(0))
 

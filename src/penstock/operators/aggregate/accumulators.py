@@ -1,7 +1,7 @@
-"""Aggregates with their types: what a group's rows become, and how two parts of a group become one.
+"""Aggregates with their types: how the rows of a group are reduced, and how parts of a group are combined.
 
 An accumulator reduces a slice to one row of state columns per group (`partial`), and such rows to one again
-(`combine`). Rows come oldest first, so looked-up state is simply the oldest part. `result` reads the answer off.
+(`combine`). Rows come oldest first, so looked-up state is the oldest part. `result` computes the answer from the state.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ def _sum(array: pa.Array, groups: Groups, kind: pa.DataType) -> pa.Array:
 
 
 def read_quickly(accumulator: Accumulator) -> tuple[str, ...] | None:
-    """The columns that `partial` looks at, where it takes some dozens of nanoseconds per row; else None."""
+    """The columns that `partial` reads, if it takes only some dozens of nanoseconds per row; else None."""
     match accumulator:
         case CountRows(column=None):
             return ()

@@ -1,4 +1,4 @@
-"""What every aggregate function is to the operators that compute it."""
+"""The interface between aggregate functions and the operators that compute them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Aggregate(ABC):
 
     @property
     def meaning(self) -> str:
-        """What its state is worth: a restart with another meaning would go on from a state that means something else.
+        """What its state means. A restart with another meaning must not use the state.
 
-        The code of a user's own aggregate is the user's affair, as that of any function.
+        Penstock does not compare the code of a user's own aggregate, as of any function.
         """
         return "of a user"
 

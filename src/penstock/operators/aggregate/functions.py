@@ -68,7 +68,7 @@ class ColumnAggregate(Aggregate):
 
     @property
     def meaning(self) -> str:
-        """`shares` are not in it: they are only asked for."""
+        """Leaves `shares` out: the state does not depend on them."""
         options = {"ignore_nulls": self.ignore_nulls, "limit": self.limit, "rsd": self.rsd}
         given = [self.column or "", *(f"{name}={value}" for name, value in options.items() if value)]
         return f"{self.function}({', '.join(given)})"
@@ -140,7 +140,7 @@ def count_distinct(column: str) -> Aggregate:
 def approx_count_distinct(column: str, rsd: float = 0.05) -> Aggregate:
     """Number of different values, with the relative standard deviation `rsd`, as bigint.
 
-    The state holds at most ``1 / rsd²`` hashes of 8 bytes; up to so many values the number is exact.
+    The state holds at most ``1 / rsd²`` hashes of 8 bytes. Up to that many values the result is exact.
 
     Raises: `PipelineError`.
     """
@@ -216,7 +216,7 @@ def collect_set(column: str, limit: int) -> Aggregate:
 
 
 def quantiles(column: str, shares: Iterable[float]) -> Aggregate:
-    """The values below which these shares of all values lie, as a list of doubles: ``[0.5, 0.99]``. NaN does not count.
+    """For each share, such as ``[0.5, 0.99]``, the value below which that share of all values lies. NaN does not count.
 
     From a sketch: the share is off by at most 1.4 %, with 99 % confidence. Needs ``pip install penstock[sketches]``.
 

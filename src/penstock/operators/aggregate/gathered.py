@@ -1,7 +1,7 @@
 """Slices of narrow rows, kept together until they are worth grouping.
 
-A row takes as long to group in a small slice as in a large one, but what a slice leaves of a key is combined with what
-others leave, which costs nearly as much again. Rows are copied: the memory of a slice may be used again after its step.
+Grouping costs the same per row in small and in large slices, but combining the results of small slices costs nearly as
+much again. Rows are copied, because the memory of a slice may be reused after its step.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 ROWS_MAX = 1 << 18
-"""Grouping so many takes some 10 ms, in one step."""
+"""Grouping this many takes about 10 ms, in one step."""
 ROW_BYTES_MAX = 64
 _WORDS = {8: pa.int8(), 16: pa.int16(), 32: pa.int32(), 64: pa.int64()}
 
@@ -31,7 +31,7 @@ class GatheredSlices:
 
     @classmethod
     def of(cls, schema: pa.Schema, columns: Iterable[str]) -> GatheredSlices | None:
-        """None where rows are not narrow, or not all of the same width."""
+        """Room for these columns; None if rows are not narrow, or not of fixed width."""
         fields = [schema.field(name) for name in dict.fromkeys(columns)]
         if not all(pt.is_primitive(field.type) and field.type.bit_width in _WORDS for field in fields):
             return None
@@ -40,7 +40,7 @@ class GatheredSlices:
         return cls(pa.schema(fields))
 
     def add(self, hashes: npt.NDArray[np.int64], batch: pa.RecordBatch) -> bool:
-        """False: the rows do not fit, or have nulls."""
+        """Copies the rows; False if they do not fit, or have nulls."""
         start, stop = self._rows, self._rows + batch.num_rows
         columns = [batch.column(field.name) for field in self._schema]
         if stop > ROWS_MAX or any(column.null_count for column in columns):
@@ -52,7 +52,7 @@ class GatheredSlices:
         return True
 
     def take(self) -> tuple[npt.NDArray[np.int64], pa.RecordBatch] | None:
-        """All rows, if there are any, valid until the next `add`; then there are none any more."""
+        """Returns all rows, if there are any, and empties the room. They are valid until the next `add`."""
         if not self._rows:
             return None
         rows, self._rows = self._rows, 0

@@ -1,7 +1,7 @@
 """Aggregates of an epoch on their way into the state: slices reduced to one row per key, and such parts combined.
 
-Parts are combined oldest first, and looked-up state is simply the oldest part. What a key is, is up to the caller: the
-user's key, or the key and a pane of time.
+Parts are combined oldest first, and looked-up state is simply the oldest part. The caller defines the key: the user's
+key, or that and a pane of time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from penstock.operators.grouping import Grouping, Groups, Numbered, group_rows
 from penstock.protocol.keygroups import order_of
 from penstock.state.keys import Flags
 
-# Parts are combined once they hold this many rows, and twice what the last time left: each row is combined
+# Parts are combined once they hold this many rows and twice as many as the last combining left. So each row is combined
 # a bounded number of times, and memory stays proportional to the number of touched keys.
 _COMBINE_ROWS_MIN = 1 << 18
 
@@ -51,7 +51,7 @@ class Part:
 
 
 def by_name(operator: str, columns: object, aggregates: Mapping[str, Aggregate]) -> dict[str, Aggregate]:
-    """What was given to ``aggregate()``, as a mapping, or None, and by keywords. Raises: `PipelineError`."""
+    """The arguments of ``aggregate()``: a mapping, or None, and keywords. Raises: `PipelineError`."""
     given = {} if columns is None else columns
     if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
         raise _no_aggregates(operator, given)
@@ -88,7 +88,7 @@ def state_fields(operator: str, accumulators: Mapping[str, Accumulator]) -> list
 class Reducer:
     """The aggregates of one operator, computed for all keys of a slice or part at once.
 
-    Parts that it makes of rows stand in the order of the state, so that looking them up needs no sorting again.
+    The parts that it makes are sorted like the state, so that lookups need no sorting.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Reducer:
         self._accumulators = list(accumulators.values())
 
     def reduce(self, hashes: npt.NDArray[np.int64], keys: pa.RecordBatch, batch: pa.RecordBatch) -> Part:
-        """A slice as a part; everything in it is copied, so the slice's buffers may be used again."""
+        """A slice as a part. All values are copied, so the slice's buffers may be reused."""
         grouping = self._grouped(hashes, keys)
         firsts = grouping.firsts
         return self.reduce_groups(hashes[firsts], keys.take(pa.array(firsts)), batch, grouping)
@@ -128,7 +128,7 @@ class Reducer:
         )
 
     def behind(self, values: pa.RecordBatch, found: Flags, part: Part) -> Part:
-        """The part with the looked-up state before it; keys that were not found have none."""
+        """The looked-up state followed by the part; keys that were not found have no state."""
         known = np.flatnonzero(found)
         if not len(known):
             return part
@@ -182,7 +182,7 @@ class Reducer:
 
 
 class Pending:
-    """The epoch's parts that are not in the state yet."""
+    """Parts of the epoch that are not in the state yet."""
 
     def __init__(self, reducer: Reducer) -> None:
         self._reducer = reducer
@@ -199,7 +199,7 @@ class Pending:
             self._combine_at_rows = max(_COMBINE_ROWS_MIN, 2 * self._rows)
 
     def take(self) -> Part | None:
-        """Everything as one part, if there is anything; then there is nothing any more."""
+        """Returns everything as one part, if there is any, and becomes empty."""
         if not self._parts:
             return None
         part = self._reducer.combine(self._parts)

@@ -26,7 +26,7 @@ SKETCH_SIZE = 200
 
 @dataclass(frozen=True, slots=True)
 class Quantiles:
-    """The values at some shares of the whole, as a list."""
+    """The values at given shares, as a list."""
 
     column: str
     shares: tuple[float, ...]

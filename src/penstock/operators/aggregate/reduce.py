@@ -1,8 +1,8 @@
 """One column reduced to one value per group, as Spark SQL defines it.
 
-Nulls do not count; a group without any value gives null. Among floats NaN is the largest. Sums of integers and
-decimals are exact: one that does not fit is an `Overflow`, never a wrapped number. Whatever has an image in the
-integers is reduced by numpy; strings, binaries and decimals by Arrow.
+Nulls do not count; a group without any value gives null. Among floats NaN is the largest. Sums of integers and decimals
+are exact: one that does not fit is an `Overflow`, never a wrapped number. Numpy reduces types that map to integers in
+order; Arrow reduces strings, binaries and decimals.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def sum_floats(array: pa.Array, groups: Groups) -> pa.Array:
 
 
 def as_doubles(array: pa.Array) -> pa.Array:
-    """The nearest doubles: a bigint beyond 2^53 need not be one, and Arrow's careful cast would refuse it."""
+    """The nearest doubles. Arrow's safe cast would refuse a bigint beyond 2^53 that is no double."""
     return pc.cast(array, pa.float64(), safe=False)
 
 
@@ -62,7 +62,7 @@ def sum_integers(array: pa.Array, groups: Groups) -> pa.Array:
 
 
 def _sum_exactly(values: npt.NDArray[np.int64], groups: Groups) -> npt.NDArray[np.int64]:
-    """Adds upper and lower halves apart: neither can overflow, and the carry tells whether the whole does."""
+    """Adds upper and lower halves separately. Neither overflows, and the carry shows whether the sum does."""
     upper, lower = groups.totals(values >> _HALF_BITS), groups.totals(values & _HALF_MASK)
     upper += lower >> _HALF_BITS
     half = 1 << (_HALF_BITS - 1)
@@ -214,5 +214,5 @@ def _from_image(image: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _flip_negative(bits: Numbers) -> Numbers:
-    """Between the bits of floats and integers of the same order; its own inverse. NaN's bits stand above infinity's."""
+    """Maps the bits of floats to integers of the same order; its own inverse. NaN is above infinity."""
     return np.where(bits < 0, bits ^ np.iinfo(bits.dtype).max, bits)

@@ -1,9 +1,8 @@
 """Keeps running aggregates per key: one updated row per touched key and epoch.
 
-Slices are reduced to one row per key, at once or several together, without looking at the state and without keeping the
-slice's memory.
-At the end of the epoch the parts are combined, the state of all touched keys is looked up in one go, and written back
-in one go.
+The operator reduces slices to one row per key, one by one or several together. It does not look at the state for that,
+and does not keep the memory of the slice. At the end of the epoch the parts are combined, the state of all touched keys
+is looked up in one go, and written back in one go.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def gathering_for(spec: RunningAggregate) -> GatheredSlices | None:
-    """Room to hold slices back, unless an aggregate is dear, or looks at rows that are wide."""
+    """Room to gather slices; None if an aggregate is expensive, or reads wide rows."""
     reads = [read_quickly(accumulator) for accumulator in spec.accumulators.values()]
     if any(columns is None for columns in reads):
         return None

@@ -65,7 +65,7 @@ class UserAggregate(Aggregate):
 
 @dataclass(frozen=True, slots=True)
 class UserAccumulator:
-    """Runs a `UserAggregate`, and checks what it gives."""
+    """Runs a `UserAggregate` and checks its results."""
 
     operator: str
     aggregate: UserAggregate
@@ -119,13 +119,13 @@ def _column(given: Column, name: str, kind: pa.DataType, count: int) -> pa.Array
         _check_fields(got, kind)
         if isinstance(given, list):
             return arrow_values(given, kind)
-        # Parts and state refer to it until the epoch ends; what the user's array lies in may be used again before.
+        # Parts and state refer to it until the epoch ends, and the user may reuse the memory of an array before.
         return in_own_memory(cast_column(plain, kind))
     except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
         raise BadOutput(f"{name} is declared as {kind}, got {got}: {error}", "return the declared type") from error
 
 
 def _check_fields(got: pa.DataType, kind: pa.DataType) -> None:
-    """Arrow would make null of a field of a struct that is not there."""
+    """Refuses structs with missing fields, which Arrow would fill with nulls."""
     if pt.is_struct(got) and pt.is_struct(kind) and {part.name for part in got} != {part.name for part in kind}:
         raise ValueError("the fields have other names")

@@ -1,8 +1,7 @@
-"""Runs the calls of a `MapAsync`, so many at once.
+"""Runs the calls of a `MapAsync`, up to a number at once.
 
-The event loop's thread runs coroutines. It has some rows in reserve, so that one that ends makes room for the next at
-once; it tells the subtask's thread about each call that ended through a queue. All other bookkeeping belongs to the
-subtask's thread.
+The event loop's thread runs coroutines. It has some rows in reserve, so that the next call begins as soon as one ends.
+A queue brings each ended call to the subtask's thread. All other bookkeeping belongs to the subtask's thread.
 """
 
 from __future__ import annotations
@@ -24,14 +23,15 @@ from penstock.operators.values.copies import row_copier
 
 BACKOFF_S = 0.1
 BACKOFF_S_MAX = 10.0
-"""Before retry k a call waits a random time up to `BACKOFF_S` * 2**k: callers that failed together come back apart."""
+"""Before retry k a call waits a random time up to `BACKOFF_S` * 2**k: calls that failed together are repeated at
+different times."""
 GATHER_S = 0.005
 """How long calls that ended may wait for others, to be handled together."""
 
 
 Row: TypeAlias = "dict[str, Any]"
 GivenRow: TypeAlias = "Row | Exception"
-"""What is wrong with it, where Python cannot hold a row."""
+"""Why Python cannot hold a row."""
 
 
 class Ended(NamedTuple):
@@ -44,7 +44,7 @@ class Ended(NamedTuple):
 
 
 class Calls:
-    """Calls on the event loop of this process, so many at once, and the queue by which they come back."""
+    """Calls on the event loop of this process, and the queue that brings them back."""
 
     def __init__(
         self,
@@ -70,11 +70,12 @@ class Calls:
         self._abandoned = False
 
     def begin(self, number: int, rows: Sequence[GivenRow], until: float) -> None:
-        """Calls for the rows of a slice, in their turn; those that did not begin until then never do."""
+        """Queues a call for each row of a slice. Calls that have not begun by `until` never begin."""
         self._loop.call_soon_threadsafe(self._add, number, rows, until)
 
     def ended(self, wait_s: float, enough: int) -> list[Ended]:
-        """Calls that ended since the last time; waits for one, so long at most, and a little longer for `enough`."""
+        """Calls that ended since the last time. Waits for one up to a limit, and a little longer for `enough` of
+        them."""
         found: list[Ended] = []
         with suppress(queue.Empty):
             found.append(self._ended.get(timeout=None if wait_s == math.inf else wait_s))
@@ -119,14 +120,14 @@ class Calls:
             result = self._taken(await self._call(row))
         except Exception as raised:  # noqa: BLE001 - user code may raise anything
             result = raised
-        except BaseException as raised:  # else nobody would hear of this row again
+        except BaseException as raised:  # otherwise the row would never be reported
             if self._abandoned:
                 raise
             result = RuntimeError(f"the call ended itself by {type(raised).__name__}")
         self._ended.put(Ended(number, index, result, self._clock() - started))
 
     def _taken(self, result: object) -> Row:
-        """A copy, made before another call can change what it has in common with this one. Raises: `BadOutput`."""
+        """A copy, made before another call can change objects that both share. Raises: `BadOutput`."""
         check_row(result, self._names)
         assert isinstance(result, Mapping)
         return self._copy_output(result)
@@ -142,7 +143,7 @@ class Calls:
             except (Exception, asyncio.CancelledError) as error:
                 if self._abandoned:
                     raise
-                # Not cancelled by us: something that the call waited for was.
+                # We did not cancel the call: something that it awaited was cancelled.
                 if attempt == self._retries:
                     if limit.expired():
                         raise TimeoutError(f"no answer within {self._timeout_s:g} s") from None

@@ -54,7 +54,7 @@ def event_loop() -> asyncio.AbstractEventLoop:
 
 
 def opened(owner: object, function: AsyncRowFunction, timeout_s: float) -> AsyncRowFunction:
-    """The function, opened for its operator the first time that this process meets it.
+    """The function, opened when this process first uses it for its operator.
 
     Raises: what `open` raises; `TimeoutError` when it takes too long.
     """
@@ -74,7 +74,7 @@ def _open(function: AsyncFunction, timeout_s: float) -> None:
         except (Exception, asyncio.CancelledError):
             raise
         except BaseException as raised:
-            # It would end the thread of the loop, and everybody who waits for that would wait for ever.
+            # It would end the thread of the loop, and threads that wait for it would wait for ever.
             raise RuntimeError(f"open() ended itself by {type(raised).__name__}") from raised
 
     opening = asyncio.run_coroutine_threadsafe(run(), event_loop())

@@ -1,8 +1,8 @@
 """Many calls at once for work that waits: lookups, HTTP, models behind an API.
 
-Rows are begun in slices, and each row is one call of the user's coroutine. An ordered operator lets slices go in the
-order in which they came; an unordered one lets each row go as it is done. Calls that run at the barrier are abandoned;
-their rows were never let go of, so they stay in flight and are called again.
+Rows are begun in slices, and each row is one call of the user's coroutine. An ordered operator emits slices in the
+order in which they came; an unordered one emits each row when it is done. The operator abandons calls that run at the
+barrier. Their rows were not emitted, so they stay in flight and are called again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which rows of a `MapAsync` are begun, which are done, and in what order they leave.
+"""Decides which rows of a `MapAsync` begin, which are done, and in what order they leave.
 
 All of it belongs to the subtask's thread; the calls themselves run on the event loop's.
 """
@@ -28,15 +28,15 @@ from penstock.records import Emitted, Records
 SLICES = 16
 """A slice has this part of the concurrency in rows: fewer, larger slices cost less per row."""
 RESERVE = 2
-"""This part of the concurrency waits for a call to end: enough until the subtask's thread has brought more."""
+"""This part of the concurrency waits in reserve, enough until the subtask's thread brings more."""
 UNFINISHED_MAX = 3
-"""Done rows that wait for an older one count, too: so many times the concurrency may be unfinished in all."""
+"""At most this many times the concurrency may be unfinished. Done rows that wait for an older one count, too."""
 LATENCIES = 101
-"""A usual call is the median of so many."""
+"""The usual duration of a call is the median of this many."""
 MARGIN = 1.1
 """A call is not begun when less time is left than this many times a usual call: it would be abandoned."""
 ROUNDS = 2
-"""If a usual call takes longer than the epoch, calls have this many times as long, from the first one on."""
+"""If a usual call takes longer than the epoch, the barrier waits this many usual calls, counted from the first."""
 
 
 @dataclass(slots=True)
@@ -97,7 +97,7 @@ class CallOperator(OperatorDefaults):
 
     @property
     def patience_s(self) -> float:
-        """Without end until the first slice is done, whatever others do: so no row is put off for ever."""
+        """Infinite until the first slice is done, so that every epoch finishes at least one row."""
         if 0 in self._slices:
             return math.inf
         usual_s = median(self._latencies) if self._latencies else 0.0
@@ -151,7 +151,7 @@ class CallOperator(OperatorDefaults):
     # -- what comes out ------------------------------------------------------------------------------------------
 
     def _checked(self, part: _Slice, ended: Ended) -> Row | Exception:
-        """What a call gave, unless that stops the query."""
+        """The result of a call. Raises if the result stops the query."""
         if isinstance(ended.result, Exception) and self._letters is None:
             raise self._failure(part, ended.row, ended.result)
         return ended.result
@@ -162,7 +162,7 @@ class CallOperator(OperatorDefaults):
         return failure
 
     def _leaving(self) -> list[tuple[_Slice, int, Row | Exception]]:
-        """The rows that may leave now, in their order; slices of which nothing is left are forgotten."""
+        """The rows that may leave now, in order. Drops slices that are complete."""
         leaving: list[tuple[_Slice, int, Row | Exception]] = []
         for number, part in list(self._slices.items()):
             if self._ordered and part.running:

@@ -1,8 +1,8 @@
-"""The first row of each key, at once; later ones are dropped, for ever or within a span of event time.
+"""Emits the first row of each key at once and drops later ones, for ever or within a span of event time.
 
 With a span the rule is about event times alone: a row is a duplicate if its key has a kept row before it in the order
-of arrival whose event time plus the span is not before its own. Rows behind the watermark cannot be judged any more and
-leave as late ones. So forgetting a key once the watermark has passed its span changes no result.
+of arrival whose event time plus the span is not before its own. Rows behind the watermark leave as late rows. So
+dropping a key once the watermark has passed its span changes no result.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class Deduplicate(KeyedSpec):
 
     @property
     def kind(self) -> str:
-        """A checkpoint must know whether keys are kept for ever: what is stored means something else without a span.
+        """Says whether keys are kept for ever, because the state of both kinds differs.
 
-        Another span fits: keys that are there keep the span they were stored with.
+        A changed span fits the checkpoint: stored keys keep their old span.
         """
         return "deduplicate" if self.within_us is None else "deduplicate/within"
 

@@ -24,7 +24,7 @@ UNTIL = "until"
 
 
 class DeduplicateOperator:
-    """One subtask attempt's rows that came first."""
+    """Keeps the first rows of one subtask attempt."""
 
     def __init__(self, spec: Deduplicate, context: OperatorContext) -> None:
         self._spec, self._state = spec, context.state
@@ -99,7 +99,7 @@ def _kept_within(
     stops = np.append(starts[1:], len(order))
     key_of = np.repeat(np.arange(len(starts)), stops - starts)
     ordered = times[order]
-    after = starts.copy()  # positions before are decided
+    after = starts.copy()  # earlier positions are decided
     kept: list[Rows] = []
     positions = np.arange(len(order))
     while True:

@@ -1,1 +1,1 @@
-"""User code that fails: which record it was, what the user is told, and dead letters."""
+"""User code that fails: finding the record, the error for the user, dead letters."""

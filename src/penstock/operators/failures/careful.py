@@ -1,4 +1,4 @@
-"""Operators that pass over records that fail, as the graph knows them."""
+"""Specs of operators that can skip failing records."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ OnError: TypeAlias = Literal["stop", "dead_letter"]
 
 @dataclass(frozen=True, kw_only=True, eq=False)  # subclasses say what makes them equal
 class CarefulSpec(SpecDefaults):
-    """A spec whose user says what to do with a record that fails."""
+    """A spec with an `on_error` option for failing records."""
 
     on_error: OnError = "stop"
     event_time: str | None = None
-    """The input's column with it, for dead letters."""
+    """The input's column with the event time, for dead letters."""
     watermarks: bool = True
-    """Whether they come with the input: else timers in event time never fire."""
+    """Whether the input has watermarks. Without them, timers in event time never fire."""
 
     def __post_init__(self) -> None:
         check_on_error(self.on_error)
@@ -35,7 +35,7 @@ class CarefulSpec(SpecDefaults):
         return MappingProxyType({DEAD_LETTERS: LETTER_SCHEMA} if self.on_error == "dead_letter" else {})
 
     def letters(self, operator: str, context: OperatorContext) -> Letters | None:
-        """Where the failing records of an attempt go; None: the first of them stops the query."""
+        """Collects the failing records of an attempt; None: the first one stops the query."""
         return Letters(operator, self.event_time, context) if self.on_error == "dead_letter" else None
 
 

@@ -1,4 +1,4 @@
-"""An operator whose slices are all or nothing, made to pass over the rows that fail."""
+"""Makes an operator, whose slices are all or nothing, skip the rows that fail."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def careful(operator: Operator, letters: Letters | None) -> Operator:
 
 
 class CarefulOperator:
-    """Cuts a slice that fails into halves, in the order of arrival, down to single rows; these are dead letters.
+    """Cuts a failing slice into halves, in the order of arrival, down to single rows. Failing rows become dead letters.
 
-    A part that fails has changed nothing, so state is as if the failing rows had never come.
+    A part that fails changes no state, so failing rows leave no trace in it.
     """
 
     def __init__(self, operator: Operator, letters: Letters) -> None:
@@ -46,7 +46,7 @@ class CarefulOperator:
         return self._operator.finish()
 
     def advance(self, time: Time) -> Iterator[Emitted]:
-        """Timers have no record to blame: what they raise stops the query."""
+        """A timer has no record to send away, so its exception stops the query."""
         return cast("TimedOperator", self._operator).advance(time)
 
     def next_due(self) -> Due:
@@ -57,7 +57,7 @@ class CarefulOperator:
 
 
 def _cause(failure: OperatorFailed) -> BaseException:
-    """What user code raised, or what is wrong with what it gave."""
+    """The exception of user code, or what is wrong with its result."""
     cause = failure.__cause__
     if cause is None:
         return failure

@@ -22,7 +22,7 @@ _LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib",
 
 
 class BadOutput(Exception):
-    """What user code gave cannot be taken: mostly it does not fit the declared columns."""
+    """The result of user code is refused, usually because it does not fit the declared columns."""
 
     def __init__(self, seen: str, next_step: str, cause: str = "the function's output does not fit its schema") -> None:
         super().__init__(seen)
@@ -30,7 +30,7 @@ class BadOutput(Exception):
 
 
 class Unreadable(ValueError):
-    """A row with a value that Python has none for: text that is not UTF-8, a timestamp after the year 9999."""
+    """A row with a value that Python cannot hold: text that is not UTF-8, a timestamp after the year 9999."""
 
     def __init__(self, column: str, kind: pa.DataType, error: Exception) -> None:
         if isinstance(error, UnicodeError):
@@ -58,7 +58,7 @@ class Culprit:
 def find_culprit(batch: pa.RecordBatch, run: Callable[[pa.RecordBatch], object], error: Exception) -> Culprit:
     """Finds the first failing row by halving; `run` has failed on the whole batch with `error`.
 
-    Runs user code at most log2(rows) + 1 times more, on copies, so that it cannot have changed what it gets.
+    Runs user code at most log2(rows) + 1 times more, on copies of the rows.
     """
     start, stop = 0, batch.num_rows
     failing = (start, stop)
@@ -123,7 +123,7 @@ def batch_failed(
 
 
 def operator_failed(operator: str, error: Exception, record: str, *, note: str = "") -> OperatorFailed:
-    """The error that tells what user code raised, where, and on which record."""
+    """The error with what user code raised, where, and on which record."""
     if isinstance(error, BadOutput | Unreadable):
         seen, cause, next_step = text_of(error), error.cause, error.next_step
     else:
@@ -145,7 +145,7 @@ def operator_failed(operator: str, error: Exception, record: str, *, note: str =
 
 
 def location(error: BaseException) -> str:
-    """File, line and function where the user's own code was last, in the deepest frame if it never was."""
+    """File, line and function of the deepest frame in the user's own code, else of the deepest frame."""
     frames = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     if not frames:
         return ""

@@ -81,12 +81,12 @@ class Join(SpecDefaults):
 
     @property
     def kind(self) -> str:
-        """Rows are stored by slots of time: with others they would not be found again, so a checkpoint must know."""
+        """Names the length of the slots of time. Rows that are stored by other slots would not be found."""
         return f"join/{slot_shift(self.upper - self.lower)}"
 
     @property
     def output_keys(self) -> tuple[str, ...]:
-        """The key of the result, where both sides call it the same."""
+        """The key of the result, if it has the same name on both sides."""
         return self.left.keys if self.left.keys == self.right.keys else ()
 
     @property
@@ -100,7 +100,7 @@ class Join(SpecDefaults):
 
     @property
     def spans(self) -> tuple[tuple[int, int], tuple[int, int]]:
-        """From the time of a left row to those of right ones that match, and the other way round."""
+        """Bounds from the time of a left row to those of matching right rows, and the other way round."""
         return (self.lower, self.upper), (-self.upper, -self.lower)
 
     @property
@@ -131,7 +131,7 @@ class Join(SpecDefaults):
 
 
 def _named(operator: str, left: JoinSide, right: JoinSide, suffixes: Sequence[str]) -> tuple[JoinSide, JoinSide]:
-    """A key that both sides call the same is one column; of other names that both have, each gets its suffix."""
+    """A key of the same name on both sides becomes one column. Other columns of the same name get suffixes."""
     match suffixes:
         case (str(first), str(second)) if first != second:
             pass

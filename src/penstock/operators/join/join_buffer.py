@@ -1,7 +1,8 @@
-"""Rows of one side of a join that may still find a match, as state.
+"""State: the rows of one side of a join that may still find a match.
 
 Entries lie in the order of key group, some bits of the key's hash, and event time, so that the rows of a key within a
-span of time stand together: what a row may match is a few spans of orders, read for a whole slice at once.
+span of time stand together: the possible matches of a row are a few spans of orders, which are read for a whole slice
+at once.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ Words: TypeAlias = npt.NDArray[np.uint64]
 
 
 def slot_shift(span: int) -> int:
-    """Slots of time are 2 to the power of this long: an eighth to a quarter of the join's span, so that little is read
-    in vain and few slots are touched."""
+    """A slot of time lasts 2 to the power of this: an eighth to a quarter of the join's span. Shorter slots mean more
+    reads, longer ones read more rows that do not match."""
     return max(0, (span // 4).bit_length() - 1)
 
 
@@ -48,7 +49,7 @@ def buffer_schema(keys: pa.Schema, row: pa.Schema) -> StateSchema:
 
 
 def deadline_schema(keys: pa.Schema) -> StateSchema:
-    """A timeline of the moments from which on rows cannot match any more."""
+    """A timeline of the moments after which rows can no longer match."""
     own = [pa.field(TIME, pa.int64()), pa.field(ID, pa.int64()), pa.field("__penstock_row", pa.int64())]
     return StateSchema(pa.schema([*own, *keys]), pa.schema([("hash", pa.int64())]))
 
@@ -102,8 +103,8 @@ class JoinBuffer:
         return None if entries is None else self._buffered(entries.keys, entries.values)
 
     def overdue(self, until: Numbers, rows_max: int) -> Iterator[Buffered]:
-        """Rows that did not match, up to a deadline for each key group, in portions; each is forgotten with all other
-        rows of its portion before it is given."""
+        """Rows without a match, up to a deadline per key group, in portions. A portion is deleted from the state before
+        it is yielded."""
         assert self._line is not None
         for groups in self._line.batches(until, rows_max):
             due = self._line.due(groups, until)
@@ -151,7 +152,7 @@ class JoinBuffer:
         )
 
     def _slots(self, times: Numbers) -> Words:
-        """Slots of time in the place where they stand in an order; they come round again after 65,536."""
+        """Slots of time, shifted to their place in an order. Numbers repeat after 65,536 slots."""
         slots = ((times >> self._shift) & np.int64((1 << _SLOT_BITS) - 1)).view(np.uint64)
         placed: Words = slots << np.uint64(_LOW_BITS)
         return placed
@@ -167,7 +168,7 @@ class JoinBuffer:
         high = groups.view(np.uint64) << (np.uint64(64) - bits) if bits else np.zeros(len(hashes), np.uint64)
         keys = hashes.view(np.uint64) & _KEY_MASK
         begin, end = self._slots(firsts), self._slots(lasts)
-        rounds = end < begin  # the slots came round in between
+        rounds = end < begin  # the numbers of slots repeated in between
         rows = np.flatnonzero(rounds)
         top, bottom = self._slots(np.array([-1])), np.zeros(len(rows), np.uint64)
         begin, end = np.concatenate([begin, bottom]), np.concatenate([np.where(rounds, top, end), end[rows]])
@@ -185,5 +186,5 @@ def _apart(firsts: Orders, lasts: Orders) -> Spans:
 
 
 def _unnamed(columns: list[pa.Array]) -> pa.RecordBatch:
-    """State tables know columns by position; users' names may be any."""
+    """Renames columns by position, because users may give them any name."""
     return pa.RecordBatch.from_arrays(columns, [str(number) for number in range(len(columns))])

@@ -50,7 +50,7 @@ class JoinOperator:
             )
             for label in ("left", "right")
         ]
-        # Only tells rows of one key and moment apart, so it need not be the same in another attempt.
+        # Only distinguishes rows of one key and moment, so another attempt may choose other numbers.
         self._random = np.random.default_rng()
         self._time: Time | None = None
         self._all_emitted = True
@@ -132,7 +132,7 @@ class JoinOperator:
         return matched, pairs, near
 
     def _wait(self, port: int, new: Buffered, time: Time) -> Iterator[Emitted]:
-        """Keeps rows for those to come, and emits those for which none can come."""
+        """Keeps rows that may match later ones, and emits those that cannot."""
         deadlines = new.times + self._spec.spans[port][1] + 1
         stays = ~_any_null(new.keys) & (deadlines > time.watermark_of(new.hashes))
         rows = np.flatnonzero(stays)
@@ -161,7 +161,7 @@ class JoinOperator:
             if name
         ]
         if self._spec.output_keys and port == 1:
-            # Both sides call the key the same; it is there whichever side the row came from.
+            # The key has the same name on both sides, so rows of either side have it.
             for key in self._spec.output_keys:
                 columns[self._spec.left.schema.get_field_index(key)] = mine.column(mine.schema.get_field_index(key))
         if self._spec.event_time_column is not None:

@@ -34,8 +34,8 @@ class BatchProcess:
                 state.total = pc.add(state.total.fill_null(0), pa.array(added))
                 return pa.RecordBatch.from_arrays([keys.batch["user"], state.total], ["user", "total"])
 
-    It returns a record batch, a table, an iterable of them, or None. How many rows a slice has depends on time and
-    load, so results must not. Rows of a key stand in their order.
+    It returns a record batch, a table, an iterable of them, or None. The number of rows in a slice depends on time and
+    load, so results must not depend on it. Rows of a key are in order.
     """
 
     output: ClassVar[str | pa.Schema | Any]

@@ -80,7 +80,7 @@ class SliceOperator(OperatorDefaults):
                 f"the state {field.name!r} was set to {got} for {count} keys", "set a pyarrow array, one value per key"
             )
         try:
-            # State refers to its columns until the epoch ends; what the user's array lies in may be used again before.
+            # State refers to its columns until the epoch ends, and the user may reuse the memory of an array before.
             return in_own_memory(cast_column(column, field.kind))
         except pa.ArrowException as error:
             raise BadOutput(

@@ -1,6 +1,6 @@
-"""Maps that are the same in all subtasks, because broadcast rows alone change them, everywhere alike.
+"""Maps that are the same in all subtasks: only broadcast rows change them, and every subtask gets these.
 
-A small map is read into memory at its first use, of a large one only the entries that are asked for.
+A small map is read into memory at its first use. Of a large map, entries are read one by one.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class SharedMap(Mapping[Any, Any]):
         self._known: dict[Any, Any] = {}
         self._complete = False
         self.failure: Exception | None = None
-        """Why its state could not be read or changed: no fault of the user code that asked, and may have caught it."""
+        """Why reading or changing its state failed. That is no fault of user code, which may have caught the
+        exception."""
 
     def __getitem__(self, key: Any) -> Any:
         if key not in self._known:
@@ -67,7 +68,7 @@ class SharedMap(Mapping[Any, Any]):
         deleted = np.fromiter((value is _GONE for value in changes.values()), np.bool_, len(changes))
         with self._own_failures():
             self._state.update(hash_columns(keys.columns), keys, column, deleted)
-        # As they will be read from the state, whatever form they were given in.
+        # In the form in which they will be read from the state.
         stored = zip(python_values(keys.column(0)), python_values(column.column(0)), deleted, strict=True)
         self._known.update((key, _GONE if gone else value) for key, value, gone in stored)
 
@@ -108,13 +109,13 @@ class SharedMap(Mapping[Any, Any]):
 
 
 class ChangingMap(MutableMapping[Any, Any]):
-    """A broadcast map as broadcast rows see it; what they change counts when their whole slice went through."""
+    """A broadcast map as broadcast rows see it. Changes count once the whole slice has succeeded."""
 
     def __init__(self, shared: SharedMap) -> None:
         self._shared = shared
         self._set: dict[Any, Any] = {}
         self._lent: dict[Any, Any] = {}
-        """What was read: lists and dicts among it may be changed in place."""
+        """Entries that were read; user code may change lists and dicts in them in place."""
 
     def __getitem__(self, key: Any) -> Any:
         if key not in self._set:
@@ -138,7 +139,7 @@ class ChangingMap(MutableMapping[Any, Any]):
         yield from (key for key, value in list(self._set.items()) if value is not _GONE)
 
     def changes(self) -> dict[Any, Any]:
-        """What is to be stored, also what was changed in place."""
+        """Entries to store, including those that were changed in place."""
         return {**{key: value for key, value in self._lent.items() if value != self._shared[key]}, **self._set}
 
     def __len__(self) -> int:

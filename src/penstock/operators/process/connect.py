@@ -98,7 +98,7 @@ class Connect(SpecDefaults):
     takes_timers: bool = False
     timed: bool = False
     watermarks: bool = True
-    """Whether they come with the inputs, as in `CarefulSpec`."""
+    """Whether the inputs have watermarks, as in `CarefulSpec`."""
 
     @classmethod
     def declare(

@@ -66,7 +66,7 @@ class ConnectOperator(OperatorDefaults):
 
     @contextmanager
     def _failures_of_maps(self) -> Iterator[None]:
-        """A map that could not be read ends the attempt as that, whatever user code made of it."""
+        """If a map could not be read, the attempt fails with that error, even if user code caught it."""
         try:
             yield
         finally:
@@ -75,7 +75,7 @@ class ConnectOperator(OperatorDefaults):
                     raise shared.failure
 
     def _take_broadcast(self, records: Records) -> None:
-        """All rows of the slice change the maps, or none does."""
+        """The rows of the slice change the maps all together, or not at all."""
 
         def call(batch: pa.RecordBatch) -> BroadcastView:
             view = BroadcastView(self._maps)

@@ -71,10 +71,10 @@ class Method:
 
     name: str
     arguments: tuple[int, ...]
-    """How many it may have, with self."""
+    """The allowed numbers of arguments, with self."""
     form: str
     may_yield: bool = False
-    """Whether what it yields is looked at."""
+    """Whether it may be a generator."""
 
 
 _OPEN = Method("open", (1,), "open(self)")
@@ -82,7 +82,7 @@ _OPEN = Method("open", (1,), "open(self)")
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """A user's class in the place where it is used, for messages."""
+    """A user's class and where it is used, for messages."""
 
     operator: str
     kind: type
@@ -111,7 +111,7 @@ class Declaration:
         return declared
 
     def _check_names(self) -> None:
-        """State must not hide a method, nor what every key's state has."""
+        """The name of a state must not hide a method, nor an attribute that every state has."""
         for name, item in self._attributes().items():
             hides = hasattr(self.base, name) and callable(getattr(self.base, name))
             if isinstance(item, ValueState | BroadcastMap) and (hides or hasattr(StateView, name)):
@@ -153,14 +153,14 @@ class Declaration:
     def fields(self, beside: Iterable[str]) -> tuple[StateField, ...]:
         """State per key in the order of declaration, base classes first; a subclass may declare one anew.
 
-        `beside` are the names of keys and other state, which are taken.
+        `beside` are names that are taken by keys and other state.
         """
         fields = tuple(self._field(name, item) for name, item in self._declared(ValueState, value_state).items())
         refuse_doubles(self.operator, (*beside, *(field.name for field in fields)), "a key or state column")
         return fields
 
     def has(self, method: str) -> bool:
-        """Whether the class has written an optional method."""
+        """Whether the class implements an optional method."""
         return getattr(self.kind, method) is not getattr(self.base, method)
 
     def takes(self, method: str, arguments: int) -> bool:

@@ -1,7 +1,7 @@
-"""Calls `on_timer` for timers that are due, per key in the order of time, those that it sets meanwhile included.
+"""Calls `on_timer` for due timers, per key in the order of time, including timers that `on_timer` sets meanwhile.
 
 A timer that `on_timer` sets to a moment after its own fires in its turn. One that is set to its own moment or before
-could be set again and again, so it waits for the next epoch: what a call does is bounded.
+could be set again and again, so it waits for the next epoch. This bounds what one call does.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from penstock.records import Time
 
 OnTimer: TypeAlias = Callable[[dict[str, Any], Any, Any, RowCollector, Timers], None]
 TIME, NAME = "__penstock_time", "__penstock_name"
-"""Columns beside those of the key; users' columns have no such names."""
+"""Columns beside those of the key. Users' columns cannot have these names."""
 _CHAINED_MAX = 1000
-"""So many timers that timers have set may fire in one call; others wait until the barrier was looked at."""
+"""How many timers that timers set may fire in one call. Further ones wait until the barrier was checked."""
 
 
 class Firing:
@@ -46,7 +46,7 @@ class Firing:
             if planned.get(name) != moment:
                 continue  # moved or cancelled meanwhile
             del planned[name]
-            changes.clear()  # what is in it afterwards, this call did
+            changes.clear()  # afterwards it has only the changes of this call
             timers.fire(name)
             self._on_timer(key, moment_of(moment), view, out, timers)
             calls_left -= 1
@@ -65,7 +65,7 @@ class Firing:
     def _fires_now(self, setting: Setting, moment: int) -> bool:
         """Whether a timer that was set at `moment` fires in the same call."""
         if not self._event:
-            # Processing time stands still in an epoch, so what is set by it is never due.
+            # Processing time stands still in an epoch, so a new timer in processing time is never due.
             self.left |= setting.event and setting.time <= self._time.highest
             return False
         if not setting.event:

@@ -44,9 +44,9 @@ class KeyedProcess:
                 state.total = (state.total or 0) + sum(row["amount"] for row in rows)
                 out.emit(user=key["user"], total=state.total)
 
-    One call gets the rows of one key that arrived together, in their order. How many that are depends on time and
-    load, so results must not. What is kept in `self` is not part of a checkpoint; state is. After an exception
-    `process` may be called again with fewer of the rows, to find the one to blame; nothing of that is kept.
+    One call gets the rows of one key that arrived together, in their order. Their number depends on time and load, so
+    results must not depend on it. Checkpoints hold the declared state, not attributes of `self`. After an exception
+    Penstock may call `process` again with fewer rows to find the failing one; it keeps no effects of these calls.
 
     `sides` names side outputs and their columns: ``out.side("late").emit(…)``. A class that writes `on_timer` gets
     `timers` as the last argument of both methods: ``timers.at(event_time, name)``, ``timers.after("10 s", name)``,

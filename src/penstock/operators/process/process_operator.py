@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _TIMERS_READ = 4096
 
 Call: TypeAlias = Callable[[dict[str, Any], list[dict[str, Any]], Any, RowCollector, Timers], None]
-"""User code for one key: the key, its rows, its state, where its output goes, its timers."""
+"""User code for one key, called with the key, its rows, its state, its output and its timers."""
 
 
 def opened(name: str, function: Any) -> Any:
@@ -69,7 +69,7 @@ class ProcessOperator(OperatorDefaults):
     """One subtask attempt's instance of a `KeyedProcess`."""
 
     def __init__(self, spec: Process, context: OperatorContext, *, blames: bool = True) -> None:
-        """`blames`: a slice that fails is searched for the row to blame; else the caller does that."""
+        """`blames`: whether to search a failing slice for the failing row. Otherwise the caller does that."""
         self._keys, self._blames = spec.keys, blames
         function = opened(spec.name, spec.function)
         self._call: Call = function.process if spec.takes_timers else without_timers(function.process)
@@ -117,7 +117,7 @@ class KeyedCode:
         on_timer: OnTimer | None = None,
         shared: Mapping[str, object] = MappingProxyType({}),
     ) -> None:
-        """`shared` are further attributes of every key's state, not to be changed."""
+        """`shared` are further, read-only attributes of every key's state."""
         self._shape, self._on_timer = shape, on_timer
         self._state = context.states.get(MAIN_STATE)
         self._layout = StateLayout(shape.fields, shared)
@@ -220,7 +220,7 @@ class KeyedCode:
         )
 
     def _any_due(self, timers: Timers) -> bool:
-        """Whether a timer was set to a moment that has passed; it fires when time moves on, or in the next epoch."""
+        """Whether a timer was set to a moment that has passed. It fires when time moves on, or in the next epoch."""
         assert self._time is not None
         return any(
             setting.time <= (self._time.highest if setting.event else self._time.now) for setting in timers.settings()
@@ -283,7 +283,7 @@ class KeyedCode:
         return operator_failed(self._shape.name, error, record_of(part.batch, failing - 1), note=note)
 
     def _attempt(self, call: Call, part: Slice, number: int, stop: int) -> Exception | None:
-        """Runs user code once more, for one key and its rows before `stop`, without any effect; gives its error."""
+        """Runs user code once more, for one key and its rows before `stop`, without effects. Returns its error."""
         start = part.starts[number]
         (key,) = python_rows(part.keys.slice(number, 1))
         (view,) = self._layout.views(part.stored.slice(number, 1), part.now)

@@ -1,8 +1,8 @@
 """Timers of user code: one per key and name, in event time or in processing time, kept as state.
 
-Three tables. `timers` says for each key and name when it is to fire. Two timelines, one per kind of time, hold the
-same moments in the order of time within each key group, so that what is due is found without looking at the rest.
-Moving or cancelling a timer leaves its old place in the timeline; when that comes up, the table says that it is void.
+Three tables. `timers` says for each key and name when it is to fire. Two timelines, one per kind of time, hold the same
+moments in the order of time within each key group, so that what is due is found without looking at the rest. Moving or
+cancelling a timer leaves its old entry in the timeline. When that entry is due, `timers` shows that it is void.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class TimerRules:
 
 
 class Timers:
-    """What user code does to the timers of the keys of one slice; and what time it is."""
+    """The timers of the keys of one slice as user code sees them, and the current time."""
 
     __slots__ = ("_changes", "_firing", "_key", "_rules", "_time", "_watermarks", "name")
 
@@ -123,7 +123,7 @@ class Timers:
         self._key = 0
         self._changes: dict[int, dict[str, Setting | None]] = {}
         self.name = ""
-        """Of the timer that fires, inside `on_timer`."""
+        """The name of the timer that fires, inside `on_timer`."""
 
     def of_key(self, number: int) -> Timers:
         self._key = number
@@ -146,7 +146,7 @@ class Timers:
 
     @property
     def now(self) -> datetime:
-        """Processing time: that of the epoch, the same if it has to be repeated."""
+        """Processing time of the epoch, the same when the epoch is repeated."""
         return moment_of(self._now)
 
     @property
@@ -156,19 +156,19 @@ class Timers:
         return None if mark == NO_WATERMARK else moment_of(min(max(mark, _FIRST), _LAST))
 
     def at(self, time: datetime | int, name: str = "") -> None:
-        """Fires when the watermark has reached `time`. A timer of that name that this key has is moved."""
+        """Fires when the watermark has reached `time`. If this key has a timer of that name, it moves."""
         self._rules.check(event=True)
         self.changes_of_key()[_checked_name(name)] = Setting(micros_of(time), event=True)
 
     def after(self, duration: str | float | timedelta, name: str = "") -> None:
-        """Fires this much processing time from now on; set by `on_timer`, in the next epoch at the earliest. A timer of
-        that name that this key has is moved."""
+        """Fires after this much processing time, in the next epoch at the earliest if `on_timer` sets it. If this key
+        has a timer of that name, it moves."""
         self._rules.check(event=False)
         delay = max(round(parse_duration(duration, "timers.after") * 1e6), int(self._firing))
         self.changes_of_key()[_checked_name(name)] = Setting(_within_years(self._now + delay), event=False)
 
     def cancel(self, name: str = "") -> None:
-        """Forgets the timer of that name, if there is one."""
+        """Removes the timer of that name, if there is one."""
         self.changes_of_key()[_checked_name(name)] = None
 
     @property
@@ -185,7 +185,7 @@ class Line:
         self._bits = np.uint64(order_bits(context.max_parallelism))
         self._first_group = context.groups.lo
         groups = np.arange(context.groups.lo, context.groups.hi, dtype=np.uint64)
-        # A shift by 64 bits would not be one: with a single key group all orders begin at 0.
+        # With a single key group all orders begin at 0; a shift by 64 bits would be undefined.
         self._starts: Orders = groups << (np.uint64(64) - self._bits) if self._bits else np.zeros(1, np.uint64)
 
     def add(self, hashes: npt.NDArray[np.int64], times: npt.NDArray[np.int64], keys: pa.RecordBatch) -> None:
@@ -194,8 +194,8 @@ class Line:
         self._state.update(self._places(hashes, times), keys, values)
 
     def batches(self, until: npt.NDArray[np.int64], rows_max: int) -> list[Rows]:
-        """Numbers of key groups that may have entries up to a moment for each; in portions of about `rows_max` entries,
-        at least a group each."""
+        """Key groups that may have entries up to their moment, in portions of about `rows_max` entries and at least one
+        group."""
         counts = self._state.count_within(Spans(self._starts, self._order(until, last=True)))
         groups = np.flatnonzero(counts)
         portions = np.cumsum(counts[groups]) // rows_max
@@ -214,7 +214,7 @@ class Line:
         self._state.delete(entries)
 
     def next_after(self, done: npt.NDArray[np.int64]) -> int | None:
-        """A lower bound of the first moment after those that are done, one for each key group."""
+        """For each key group, a lower bound of its next moment."""
         same = self._state.within(Spans(self._order(done), self._order(done, last=True)))
         found: list[int] = []
         if same is not None:
@@ -245,7 +245,7 @@ class Line:
 
 
 def _slots(times: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
-    """Not below 0 and not too large to be counted on, whatever the times."""
+    """Slots of times, cut to the range in which they can be computed."""
     clipped = np.clip(times, -_BIAS, _BIAS - (1 << 20))
     slots: npt.NDArray[np.uint64] = ((clipped + np.int64(_BIAS)) >> np.int64(_SLOT_BITS)).astype(np.uint64)
     return slots
@@ -284,7 +284,7 @@ class TimerStore:
                 line.add(hashes[numbers[rows]], times[rows], _unnamed(columns))
 
     def valid(self, entries: Entries, *, event: bool) -> Rows:
-        """Which entries of a timeline are still what the table says."""
+        """Which entries of a timeline agree with `timers`."""
         times, names, *keys = entries.keys.columns
         hashes = entries.values.column(0).to_numpy()
         found = self._table.lookup(self._places(hashes, names), _unnamed([*keys, names]))
@@ -298,5 +298,5 @@ class TimerStore:
 
 
 def _unnamed(columns: list[Any]) -> pa.RecordBatch:
-    """State tables know columns by position; users' names may be any."""
+    """Renames columns by position, because users may give them any name."""
     return pa.RecordBatch.from_arrays(columns, [str(number) for number in range(len(columns))])

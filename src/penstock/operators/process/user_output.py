@@ -24,7 +24,7 @@ class Misfit(Exception):
 
 
 class RowCollector:
-    """Gathers the rows that user code emits, as they are at that moment."""
+    """Gathers copies of the rows that user code emits."""
 
     __slots__ = ("_copy", "_ends", "_names", "_schema", "_sides", "rows")
 
@@ -55,7 +55,7 @@ class RowCollector:
             raise BadOutput(f"there is no side output {output!r}; declared: {declared}", advice) from None
 
     def end_call(self) -> None:
-        """The next rows come from another call of user code."""
+        """Ends one call of user code; the next rows belong to another one."""
         self._ends.append(len(self.rows))
         for side in self._sides.values():
             side.end_call()

@@ -1,7 +1,7 @@
 """A key's state as user code sees it, attributes of one object, and as it is stored: one row of columns per key.
 
-A value with a time to live has a hidden column with the moment at which it expires, in processing time; a hidden
-column of the row says when all of it has, so that merging files can drop it.
+A value with a time to live has a hidden column: when it expires, in processing time. Another hidden column says when
+the whole row expires, so that merging files can drop it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class StateView:
 
     __slots__ = ()
     _empty: ClassVar[Mapping[str, Callable[[], object]]] = MappingProxyType({})
-    """What each piece of state is when there is none."""
+    """The value of each piece of state that was never set."""
 
     def __getattr__(self, name: str) -> Any:
         raise self._unknown(name)
@@ -77,7 +77,7 @@ class StateView:
 
 
 class Changes(NamedTuple):
-    """What user code made of some rows of state: which rows changed, which of them are empty now."""
+    """Rows of state after user code: which changed, and which of these are empty now."""
 
     columns: list[pa.Array]
     changed: Flags
@@ -96,7 +96,7 @@ class StateLayout:
     """Between stored rows and views."""
 
     def __init__(self, fields: Sequence[StateField], shared: Mapping[str, object]) -> None:
-        """`shared` are further attributes of every key's state, not to be changed."""
+        """`shared` are further, read-only attributes of every key's state."""
         self._fields = tuple(fields)
         self._mortal = [field for field in fields if field.ttl_us is not None]
         hidden = (_WRITTEN,) if self._mortal else ()
@@ -109,7 +109,7 @@ class StateLayout:
         self.view: type[StateView] = type("State", (raw,), {"__slots__": (), **watched}) if watched else raw
 
     def views(self, stored: pa.RecordBatch, now: int) -> list[Any]:
-        """One per stored row; what has expired is not there."""
+        """One view per stored row, without expired values."""
         views = [self.view() for _ in range(stored.num_rows)]
         for field in self._fields:
             put = self._put[field.name]
@@ -158,7 +158,8 @@ def with_expiry(
     written: Sequence[Flags],
     now: int,
 ) -> tuple[list[pa.Array], Flags]:
-    """Columns of state with the hidden ones behind them, and which rows are empty; what was written lives anew."""
+    """Columns of state followed by the hidden ones, and which rows are empty. Writing a value restarts its time to
+    live."""
     empty, immortal = np.ones(stored.num_rows, np.bool_), np.zeros(stored.num_rows, np.bool_)
     latest = np.zeros(stored.num_rows, np.int64)
     hidden = []
@@ -169,7 +170,7 @@ def with_expiry(
             immortal |= there
             continue
         moments, known = _moments(stored.column(field.expires))
-        # What was there before it got a time to live has none until it is written again.
+        # A value that was stored before it had a time to live gets one when it is written again.
         lasting = there & ~anew & ~known
         immortal |= lasting
         expires = np.where(anew, now + field.ttl_us, moments)
@@ -203,7 +204,7 @@ def _watched(raw: type[StateView], name: str) -> property:
 
 
 def _moments(column: pa.Array) -> tuple[npt.NDArray[np.int64], Flags]:
-    """And whether there is one."""
+    """Moments of a column, and which rows have one."""
     return column.fill_null(0).to_numpy(), column.is_valid().to_numpy(zero_copy_only=False)
 
 
@@ -219,7 +220,7 @@ def _loaded(column: pa.Array, field: StateField) -> list[Any]:
 
 
 def _plain(field: StateField, item: Any) -> Any:
-    """An empty list or map is stored as nothing."""
+    """The form in which a value is stored; an empty list or map is null."""
     match field.shape:
         case "value":
             return item

@@ -1,7 +1,7 @@
 """Runs functions over batches and over rows, slice by slice.
 
-A slice goes through user code as a whole; if it fails, nothing of it is emitted, and functions over batches are run
-again on parts of it to find the record to blame.
+A slice goes through user code as a whole. If it fails, nothing of it is emitted. The operator then runs functions over
+batches again on parts of the slice, to find the failing record.
 """
 
 from __future__ import annotations
@@ -112,5 +112,5 @@ class RowOperator(OperatorDefaults):
         produced = []
         for output in result:
             check_row(output, self._names)
-            produced.append(self._copy(output))  # now: the next yield may be of the same dict
+            produced.append(self._copy(output))  # copied now: the next yield may reuse the same dict
         return produced

@@ -1,8 +1,8 @@
 """The n best rows of each key, running or per window.
 
-Rows whose value is null do not take part; NaN is larger than any number; of equal values the one that came first is
-better. The running kind emits, per epoch, the places that changed hands: written to a table by key and rank, they make
-the current list. The windowed kind emits the list of a window when it closes.
+Rows whose value is null do not take part; NaN is larger than any number; of equal values the one that came first ranks
+higher. The running kind emits, per epoch, the ranks that changed. A table keyed by key and rank then holds the current
+list. The windowed kind emits the list of a window when it closes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from penstock.records import MAIN_STATE, StateSchema
 
 RANK = "rank"
 WINDOW_ROWS = "__penstock_rows"
-"""The list of a window, beside the user's keys: no column of theirs has such a name."""
+"""The column with the list of a window. Users' columns cannot have this name."""
 
 
 @dataclass(frozen=True)

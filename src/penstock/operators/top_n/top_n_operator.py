@@ -1,4 +1,4 @@
-"""Keeps the best rows of each key, and tells which places of a list changed hands."""
+"""Keeps the best rows of each key, and finds which ranks of a list changed."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def _equal_rows(left: pa.Array, right: pa.Array) -> Flags:
 
 
 def _texts(values: pa.Array) -> list[str]:
-    """Different for different values, also for those that Python has none for."""
+    """Text that differs for different values, also for values that Python cannot hold."""
     try:
         return list(map(repr, values.to_pylist()))
     except (OverflowError, ValueError):

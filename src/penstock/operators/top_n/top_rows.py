@@ -29,7 +29,7 @@ class TopRows(Aggregate):
 
     @property
     def kind(self) -> str:
-        """Lists that were made by another rule do not fit."""
+        """Names the rule of the list: a list made by another rule does not fit."""
         return f"top_n/{self.n}/{'smallest' if self.ascending else 'largest'}/{self.by}"
 
     def bind(self, operator: str, schema: pa.Schema) -> Accumulator:
@@ -39,7 +39,7 @@ class TopRows(Aggregate):
 
 @dataclass(frozen=True, slots=True)
 class TopAccumulator:
-    """Keeps lists in order, so a part's rows never need to be looked at again."""
+    """Keeps lists sorted, so that merging two of them needs no new look at rows."""
 
     top: TopRows
 

@@ -1,1 +1,1 @@
-"""Between Arrow columns and the Python values of user code, without losing anything in silence."""
+"""Between Arrow columns and the Python values of user code, without silent losses."""

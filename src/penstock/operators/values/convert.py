@@ -42,7 +42,7 @@ def python_values(array: pa.Array) -> list[Any]:
     try:
         return array.to_numpy(zero_copy_only=False).tolist()
     except pa.ArrowException:
-        return array.to_pylist()  # which says what is wrong, where this only says that something is
+        return array.to_pylist()  # `to_pylist` says what is wrong; the fast way does not
 
 
 def _filled(array: pa.Array) -> pa.Array:
@@ -64,7 +64,7 @@ def python_rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
 
 
 def readable_rows(batch: pa.RecordBatch) -> list[dict[str, Any] | Unreadable]:
-    """The rows as dicts, and what is wrong with those that cannot be."""
+    """The rows as dicts, and for each unreadable row what is wrong with it."""
     try:
         return list(python_rows(batch))
     except (OverflowError, ValueError):
@@ -78,7 +78,7 @@ def first_unreadable(batch: pa.RecordBatch) -> tuple[int, Unreadable]:
 
 
 def all_rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
-    """The rows as dicts. Raises: `Unreadable` if one of them cannot be."""
+    """The rows as dicts. Raises: `Unreadable` for a row that Python cannot hold."""
     try:
         return python_rows(batch)
     except (OverflowError, ValueError) as error:
@@ -146,16 +146,16 @@ def check_row(row: object, names: frozenset[str]) -> None:
 
 
 def fit_batches(result: object, schema: pa.Schema, given: pa.RecordBatch) -> list[pa.RecordBatch]:
-    """What a function over batches made of `given`, as batches of exactly this schema. Raises: `BadOutput`.
+    """The result of a function over the batch `given`, as batches of exactly this schema. Raises: `BadOutput`.
 
-    Columns that it did not just pass on are copied: it may use their memory again, for its next call or batch.
+    Columns that are new are copied, because the function may reuse their memory for its next call or batch.
     """
     passed_on = {address for column in given.columns for address in _addresses(column)}
     return [fit(batch, schema, passed_on) for batch in _batches(result) if batch.num_rows]
 
 
 def in_own_memory(array: pa.Array) -> pa.Array:
-    """The same values in memory of their own: that of a user's array may be a buffer which is soon used again."""
+    """A copy in memory of its own: the user may soon reuse the buffer behind an array."""
     return pa.concat_arrays([array])
 
 
@@ -170,7 +170,7 @@ def _batches(result: object) -> Iterable[pa.RecordBatch]:
             yield result
         case pa.Table():
             yield from result.to_batches()
-        # A DataFrame is one of its columns' names.
+        # Iterating over a DataFrame gives the names of its columns.
         case Iterable() if not isinstance(result, str | bytes | Mapping) and not hasattr(result, "__dataframe__"):
             for part in result:
                 if not isinstance(part, pa.RecordBatch | pa.Table):

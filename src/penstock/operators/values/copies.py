@@ -1,4 +1,4 @@
-"""Copies of rows between user code and us: neither sees what the other does to a row, or to lists in it, later."""
+"""Copies of rows between user code and Penstock, so that neither sees later changes by the other."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def row_copier(schema: pa.Schema) -> RowCopier:
 
 
 def copied(value: Any, depth: int) -> Any:
-    """The value with its lists and dicts copied, so many levels deep; what is below cannot change."""
+    """The value with its lists and dicts copied, `depth` levels deep. Values below that are immutable."""
     if not depth:
         return value
     match value:

@@ -1,8 +1,8 @@
-"""What pyarrow would lose without a word when it makes a column of Python values, or casts one: found and refused.
+"""Refuses conversions in which pyarrow would silently lose something: Python values to a column, and casts.
 
-It cuts decimals and floats to integers and times to dates, drops unknown fields of structs, takes a string for a list
-of characters, makes infinity of a large double. Python values are judged by their types, of which a column has few, so
-that only those are looked at one by one that may lose something. Rounding to float or double is no loss here.
+Pyarrow cuts decimals and floats to integers and times to dates, drops unknown fields of structs, takes a string for a
+list of characters, makes infinity of a large double. The checks go by the Python types in a column, which are few; only
+values of a type that may lose something are checked one by one. Rounding to float or double is no loss here.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import pyarrow.types as pt
 
 Check: TypeAlias = Callable[[Sequence[Any]], None]
 NO_LISTS = (str, bytes, bytearray, memoryview, Mapping)
-"""What pyarrow, or Python, would take apart to make a list of it."""
+"""Types that pyarrow or Python would split into the items of a list."""
 _FLOAT_MAX = float(np.finfo(np.float32).max)
 _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _FIRST_DAY, _LAST_DAY = (day.toordinal() - date(1970, 1, 1).toordinal() for day in (date.min, date.max))
@@ -40,7 +40,7 @@ def check_values(values: Sequence[Any], kind: pa.DataType) -> None:
 
 @lru_cache(maxsize=256)
 def _check_of(kind: pa.DataType) -> Check | None:
-    """None where pyarrow's own checks do."""
+    """The check for a type; None if pyarrow's own checks suffice."""
     if pt.is_map(kind):
         return partial(_check_maps, kind, _check_of(kind.key_type), _check_of(kind.item_type))
     if pt.is_struct(kind):
@@ -131,7 +131,7 @@ def _check_maps(kind: pa.DataType, key_check: Check | None, item_check: Check | 
             pairs = _checked_pairs(value, kind)
             keys += [key for key, _ in pairs]
             items += [item for _, item in pairs]
-    if None in keys:  # it must not get any further: it ends the process
+    if None in keys:  # pyarrow would end the process on it
         raise pa.ArrowInvalid(f"got a null key for {kind}")
     if key_check is not None:
         key_check(keys)
@@ -189,7 +189,7 @@ def _keys_and_items(maps: pa.Array) -> tuple[pa.Array, pa.Array]:
 
 
 def _lost(old: pa.Array, new: pa.Array) -> pa.Array:
-    """Where a value that is not nested became another one."""
+    """Where a cast changed a value of a type that is not nested."""
     given, kind = old.type, new.type
     if pt.is_floating(kind):
         return pc.and_(pc.is_inf(new.cast(pa.float64())), pc.is_finite(old.cast(pa.float64())))

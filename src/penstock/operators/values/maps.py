@@ -30,10 +30,10 @@ def with_pairs(values: Sequence[Any], kind: pa.DataType) -> Sequence[Any]:
 
 @lru_cache(maxsize=256)
 def _change(kind: pa.DataType, at_map: Callable[[Any, Change | None], Any]) -> Change | None:
-    """What is to be done to a value of this type; None: nothing, since there are no maps in it."""
+    """The conversion for values of this type; None if they contain no maps."""
     if pt.is_map(kind):
         if pt.is_nested(kind.key_type):
-            return None  # what is nested cannot be a key of a dict
+            return None  # a nested value cannot be the key of a dict
         of_items = _change(kind.item_type, at_map)
         return lambda value: None if value is None else at_map(value, of_items)
     if pt.is_struct(kind):

@@ -1,7 +1,7 @@
-"""Which windows a change of some panes reaches, and the panes that these windows have in common.
+"""Finds the windows that changed panes belong to, and all panes of these windows.
 
-A pane is in many windows and a window has many panes: their product is never laid out. Windows of a key follow each
-other, so each looks at the panes that the one before it has not, and finds the others among those.
+A pane is in many windows and a window has many panes, so the code never builds all pairs. It goes through the windows
+of a key in order: each window looks up only the panes that the window before it did not have.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class RunsOfPanes:
         return spread(self._begin, self._end - 1)
 
     def combined(self, found: Flags) -> Iterator[tuple[slice, Rows, Rows]]:
-        """In bounded portions: some windows, and the positions, among the panes that were found, of theirs.
+        """In bounded portions: windows, and the positions of their panes among those that were found.
 
         For each position also the number of its window within the portion.
         """

@@ -1,7 +1,7 @@
-"""Which panes and windows a watermark has passed, found and taken in bounded steps.
+"""Finds the panes and windows that a watermark has passed, in bounded steps.
 
 For each key group windows close in the order of their ends. A pane dies when its last window, and the lateness allowed
-beyond it, is over. Both are found through `PaneIndex`, so nothing is searched that is not due.
+beyond it, is over. `PaneIndex` finds both without searching entries that are not due.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from penstock.state.ranges import Entries
 if TYPE_CHECKING:
     from penstock.state.keyed import KeyedState
 
-# A step reads about so many entries: some milliseconds.
+# A step reads about this many entries, which takes some milliseconds.
 STEP_ROWS = 1 << 14
 
 
@@ -40,7 +40,7 @@ class Step(NamedTuple):
 
 
 class Closed(NamedTuple):
-    """What some steps found: entries, which of them are in which closing windows, and which die."""
+    """Result of some steps: entries, which closing windows they belong to, and which entries die."""
 
     entries: Entries
     rows: Rows
@@ -52,7 +52,7 @@ class Closed(NamedTuple):
 class Closing:
     """Finds what is due in one subtask; `closes` is False where only dead panes matter.
 
-    With a negative lateness panes die that early: then entries of a pane that is not over may stay.
+    With a negative lateness panes die earlier; entries of a pane that is not over may stay.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Closing:
         self._windows_per_pane = -(-window.panes_per_window // window.panes_per_step)
 
     def due(self) -> Micros:
-        """For each key group a moment before which nothing is due; at that moment something may be."""
+        """For each key group, a moment before which nothing is due."""
         clock, window = self._clock, self._window
         alive, halfway = clock.alive, clock.halfway
         first = np.where(alive, clock.first, 0)
@@ -99,7 +99,7 @@ class Closing:
             yield steps
 
     def _steps_of(self, group: int, watermark: int) -> Iterator[Step]:
-        """Cuts what is due in a key group: by time first, by place where a single moment is too much."""
+        """Cuts the due work of a key group by time, and by place where a single moment has too much."""
         done, start = int(self._clock.done[group]), int(self._clock.place[group])
         while done < watermark:
             whole = Step(group, done, watermark, 0, PLACES, 0)
@@ -114,7 +114,7 @@ class Closing:
             done, start = whole.target, 0
 
     def _shortened(self, step: Step) -> Step:
-        """The step, up to an earlier moment if it is too much."""
+        """The step, cut to an earlier moment if it has too many entries."""
         while step.rows > STEP_ROWS:
             earliest = self._next_moment(step)
             if step.target <= earliest:
@@ -163,7 +163,7 @@ class Closing:
         return over * self._window.panes_per_step - 1
 
     def read(self, steps: Sequence[Step]) -> Closed | None:
-        """What the steps are about; None: nothing."""
+        """The entries of the steps; None if there are none."""
         stretches = [stretch for step in steps for stretch in self._stretches(step)]
         entries = self._state.within(self._index.spans(stretches))
         if entries is None:
@@ -191,7 +191,7 @@ class Closing:
         return opening, closing, dead
 
     def done(self, steps: Sequence[Step]) -> None:
-        """The steps are taken: results are ready, dead entries deleted."""
+        """Records that the steps are done: results are ready, dead entries are deleted."""
         clock = self._clock
         for step in steps:
             clock.target[step.group] = step.target
@@ -215,7 +215,7 @@ def spread(first: Hashes, last: Hashes) -> tuple[Rows, Hashes]:
 
 
 def portions(weights: Rows) -> Iterator[slice]:
-    """Cuts rows of such weights, one after the other, into pieces of about a step; one row at least."""
+    """Cuts rows with these weights into pieces of about one step, of at least one row."""
     until = np.cumsum(weights)
     start = 0
     while start < len(until):

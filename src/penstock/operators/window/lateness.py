@@ -24,7 +24,7 @@ class Timely(NamedTuple):
 
 
 def split_late(records: Records, column: str, shift: int, deadline: Callable[[Micros], Micros]) -> Timely:
-    """Takes late rows off. A row is late unless its `deadline`, which grows with its time, is after the watermark."""
+    """Separates late rows. A row is late unless its `deadline`, which grows with its time, is after the watermark."""
     kind = pa.timestamp("us", records.batch.schema.field(column).type.tz)
     stamps = pc.cast(records.batch.column(column), kind, safe=False).view(pa.int64())
     times = (stamps.fill_null(0) if stamps.null_count else stamps).to_numpy() - shift

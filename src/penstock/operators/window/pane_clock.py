@@ -1,4 +1,4 @@
-"""How far an operator over panes has come, per key group: a row of state for each key group that has entries."""
+"""How far windows are closed, per key group: a row of state for each key group that has entries."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ NEVER = int(np.iinfo(np.int64).max)
 class PaneClock:
     """Arrays by key group: entries lie in the panes `first` to `last`, none if `last` is before `first`.
 
-    Everything up to the watermark `done` is done; of what is due until `target`, places before `place` are done.
-    `stepped` says where any of these moved because something was due.
+    All work up to the watermark `done` is done. Of the work up to `target`, places before `place` are done. `stepped`
+    marks key groups in which one of these moved because work was due.
     """
 
     def __init__(self, groups: KeyGroupRange, state: KeyedState) -> None:
@@ -54,7 +54,7 @@ class PaneClock:
 
     @property
     def halfway(self) -> np.ndarray:
-        """Key groups in which something is done in part."""
+        """Key groups whose work up to `target` is done in part."""
         return self.target > self.done
 
     def touch(self, groups: Hashes, panes: Hashes, watermarks: Hashes) -> None:
@@ -76,7 +76,8 @@ class PaneClock:
         self.done[behind] = self.target[behind] = watermarks[behind]
 
     def store(self) -> None:
-        """Writes what changed; a `done` that merely follows the watermark is known anew in each epoch."""
+        """Writes what changed. A `done` that only follows the watermark is not written: each epoch computes it
+        again."""
         alive = self.alive
         changed = (alive != (self._stored[0] <= self._stored[1])) | (alive & self.stepped)
         for array, stored in zip((self.first, self.last), self._stored, strict=True):

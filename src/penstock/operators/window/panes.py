@@ -1,9 +1,9 @@
-"""Entries of state that belong to a key and to a pane of time: where they stand, so that a pane is read in one go.
+"""Places entries of state, each of a key and a pane of time, so that a pane is read in one go.
 
 The hash of an entry holds the pane's number above the bits of the key's hash, and keeps the key's key group. State is
-sorted by key group, then by hash: all entries of a key group and of neighbouring panes lie side by side. Nothing else
-is needed to find what a watermark has passed, however much state there is. Numbers are cut to `_PANE_BITS`: panes that
-far apart lie in the same place, which costs time and nothing else, because readers compare the pane itself.
+sorted by key group, then by hash: all entries of a key group and of neighbouring panes lie side by side. So finding
+what a watermark has passed does not depend on the size of the state. Numbers are cut to `_PANE_BITS`: panes that are
+that far apart share a place. That costs only time, because readers compare the pane itself.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PANE_BITS = 20
 _GROUP_BITS = (MAX_PARALLELISM_LIMIT - 1).bit_length()
 _PLACE_BITS = 64 - _PANE_BITS - _GROUP_BITS
 PLACES = 1 << _PLACE_BITS
-"""Within a pane a key has one of so many places, the same in all panes."""
+"""The number of places in a pane. A key has the same place in all panes."""
 
 
 class Stretch(NamedTuple):

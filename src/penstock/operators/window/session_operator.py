@@ -1,8 +1,8 @@
 """Session windows in a subtask: one entry of state per key with all its open sessions, and a timer for the first.
 
-A timer stands in the pane of time in which its key's first session ends, unless rows come. When rows come, it stays:
-it is looked at when its pane is due, and set anew for what is left then. So a key that is busy all the time costs one
-timer per pane, not one per row.
+A timer is in the pane of time in which its key's first session ends if no more rows come. New rows do not move the
+timer. When its pane is due, the operator sets it again for the sessions that are left. So a key that is always busy
+costs one timer per pane, not one per row.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class SessionOperator:
         values, found = self._state.lookup(touched.hashes, touched.keys)
         if found.any():
             old, _ = unpack(self._reducer, touched.hashes, touched.keys, values.columns[1:])
-            # What is over is out already, or about to be: nothing joins it.
+            # Sessions that are over were emitted, or are about to be: rows no longer join them.
             over = old.ends <= self._watermarks[self._groups_of(old.part.hashes)]
             new = merged(self._reducer, [old.take(np.flatnonzero(~over)), new])
             if over.any():
@@ -153,7 +153,7 @@ class SessionOperator:
     def _write(self, packed: Packed, timers: pa.Array) -> tuple[Hashes, Hashes]:
         """Stores keys with their sessions; `timers` are the panes in which they have a timer, null for none.
 
-        A timer that comes too early is as good as one that comes in time. Gives panes and key groups of new timers.
+        A timer may come too early. Returns panes and key groups of new timers.
         """
         wanted = packed.due // self._pane
         has = timers.fill_null(NEVER).to_numpy()
@@ -189,7 +189,7 @@ class SessionOperator:
         hashes = timers.values.column(1).to_numpy()
         keys = timers.keys.select(self._keys)
         values, _ = self._state.lookup(hashes, keys)
-        # A timer that was set anew in another pane counts no more.
+        # A timer that was set again in another pane no longer counts here.
         valid = pc.equal(values.column(0), timers.keys.column(len(self._keys))).fill_null(False)
         rows = np.flatnonzero(valid.to_numpy(zero_copy_only=False))
         if not len(rows):

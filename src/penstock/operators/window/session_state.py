@@ -1,7 +1,7 @@
 """Sessions of keys: merged where they meet, and packed into one row of state per key.
 
-Sessions of a key always stand in the order in which their first rows came, also in the state: where some of them grow
-together, that is the order in which their aggregates are combined, however the rows were cut into slices.
+Sessions of a key always stand in the order in which their first rows came, also in the state: when sessions merge,
+their aggregates are combined in this order. So results do not depend on how rows were cut into slices.
 """
 
 from __future__ import annotations

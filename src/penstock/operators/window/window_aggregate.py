@@ -50,7 +50,7 @@ class WindowAggregate(KeyedSpec):
     emit: Emit = "on_close"
     time_shift: int = 0
     late_columns: tuple[str, ...] = ()
-    """Those that late rows keep: not what was computed for aggregates over expressions. Empty: all."""
+    """The columns of late rows, without those computed for aggregates over expressions. Empty: all."""
 
     def __post_init__(self) -> None:
         key_schema(self.name, self.input_schema, self.keys)
@@ -96,7 +96,7 @@ class WindowAggregate(KeyedSpec):
 
     @property
     def kind(self) -> str:
-        """With the window's lengths: the state's panes mean nothing for other ones."""
+        """Includes the lengths of the window, because panes of other lengths cannot be used."""
         return f"{self.window}_window/{self.window.lengths}"
 
     @cached_property
@@ -115,7 +115,7 @@ class WindowAggregate(KeyedSpec):
 
     @property
     def own_time(self) -> OwnTime:
-        """Results leave before the watermark passes their window's end, so that end never makes them late."""
+        """Results leave before the watermark passes the end of their window, so they are never late."""
         return OwnTime(WINDOW_END, is_end=True)
 
     @property

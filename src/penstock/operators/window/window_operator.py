@@ -29,7 +29,7 @@ from penstock.state.keys import Flags, normalise_keys
 if TYPE_CHECKING:
     from penstock.operators.window.window_aggregate import WindowAggregate
 
-# Before every event time, and far enough from the smallest number to be reckoned with.
+# Before every event time, and far enough from the smallest number for arithmetic.
 _LONG_AGO = NO_WATERMARK // 2
 
 
@@ -98,7 +98,7 @@ class RegularWindowOperator:
         if len(due) or (self._expiry <= time.watermarks).any():
             changed = list(self._flush())
             if changed:
-                # At once: the generator may end here, and the state knows no more what changed.
+                # Before the yield: the generator may end here, and the state does not say what changed.
                 yield pa.concat_batches(changed)
         self._watermarks = time.watermarks
         for steps in self._closing.steps(due, time.watermarks):
@@ -140,7 +140,7 @@ class RegularWindowOperator:
     # -- windows that change while they are open, or after they closed -------------------------------------------
 
     def _flush(self) -> Iterator[pa.RecordBatch]:
-        """Writes pending rows into the state; yields changed windows of which a result is wanted now."""
+        """Writes pending rows into the state, and yields results of changed windows that are wanted now."""
         part = self._pending.take()
         if part is None:
             return
@@ -168,7 +168,7 @@ class RegularWindowOperator:
                 yield from self._looked_up(part.hashes[rows], keys.take(pa.array(rows)), runs)
 
     def _is_wanted(self, hashes: Hashes, windows: Hashes) -> Flags:
-        """Whether a change of these windows is emitted at once: always, or if a result of them is out already."""
+        """Whether changes of these windows are emitted at once: always, or if a result was already emitted."""
         groups = groups_of(hashes, self._max_parallelism) - self._first_group
         ends = self._window.end_of(windows)
         alive: Flags = ends + self._spec.allowed_lateness > self._watermarks[groups]

@@ -17,7 +17,8 @@ from penstock.errors import PipelineError
 from penstock.units import Duration, parse_duration, parse_signed_duration
 
 PANES_MAX = 100_000
-"""A day every second fits; lengths with a tiny common divisor, which would keep each row for itself, do not."""
+"""A window of a day every second fits. Lengths with a tiny common divisor do not: almost every row would have a pane of
+its own."""
 
 Micros: TypeAlias = npt.NDArray[np.int64]
 Numbers = TypeVar("Numbers", int, Micros)
@@ -102,7 +103,7 @@ def tumbling_window(size: Duration, *, offset: Duration = 0) -> RegularWindow:
 
 
 def sliding_window(size: Duration, *, every: Duration, offset: Duration = 0) -> RegularWindow:
-    """Windows of one size of which one begins `every` so often; a row is in all that it falls into.
+    """Windows of one size, one beginning `every` so often. A row is in all windows that cover it.
 
     Raises: `ConfigError`, `PipelineError`.
     """
