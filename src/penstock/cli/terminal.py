@@ -1,4 +1,5 @@
-"""What the command prints. Names and messages come from folders of anybody: a terminal gets text, never commands."""
+"""Prints for the commands. Names and messages may come from a foreign folder, so terminal commands in them are
+escaped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Output on one edge, apart by arrival: rows that the source delivered in different epochs go to different segments.
+"""Output on one edge, separated by arrival: rows that the source delivered in different epochs go to different
+segments.
 
 Where nothing was in flight there is one arrival, and so one writer.
 """
@@ -30,7 +31,7 @@ class ArrivalWriters:
             arrival = None
         writer = self._writers.get(arrival)
         if writer is None:
-            # Most inputs are past the other arrivals now: what was gathered of them would only take memory.
+            # Most inputs are past the other arrivals now, so their gathered rows would only take memory.
             for other in self._writers.values():
                 other.flush()
             writer = self._writers[arrival] = self._open_writer(Apart(arrival, self._numbers))

@@ -1,7 +1,7 @@
 """Counts the live rows that a subtask was handed, outside of all code that reads them.
 
-What readers accepted is counted by the readers; a reader that overlooks rows overlooks them in its count, too. This
-wraps the iterator itself, so it sees every row that Spark hands over, and knows whether all of them were asked for.
+Readers count what they accept, but a reader that overlooks rows overlooks them in its count, too. This class wraps the
+iterator itself, so it sees every row that Spark hands over, and knows whether the reader took all of them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class CountedStream:
         if len(self._edges) == 1:
             self._rows[0] += batch.num_rows
         else:
-            # A number that is no edge's makes this fail: the two have different lengths then.
+            # A number that belongs to no edge makes this fail, because the lengths differ.
             self._rows += np.bincount(batch.column(0).to_numpy(zero_copy_only=True), minlength=len(self._edges))
         return batch
 

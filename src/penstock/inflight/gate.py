@@ -47,7 +47,7 @@ class Channel:
     ) -> None:
         self.edge = edge
         self.arrival: CheckpointId | None = None
-        """Of the rows that were taken last; None for live rows: they arrive now."""
+        """The arrival of the rows that were taken last; None for live rows, which arrive now."""
         self._broadcast = broadcast
         self.watermarks = watermarks
         self._segments = segments
@@ -62,7 +62,7 @@ class Channel:
         return None if self._live is None else self._live.peek()
 
     def look_ahead(self) -> pa.RecordBatch | None:
-        """The next rows of segments, if any; the watermarks are then those at which they, or live rows, arrive."""
+        """The next rows of segments, if any. Sets the watermarks to those in effect for the next rows."""
         if not self._in_segments:
             return None
         batch = self._segments.peek()
@@ -72,7 +72,8 @@ class Channel:
         return batch
 
     def come_up(self) -> None:
-        """This input may be taken now; once its segments are used up, live ones need not be put away."""
+        """Says that this input may be taken now. Once its segments are used up, live rows go to the operator
+        directly."""
         if self._live is not None and not self._live.in_turn:
             self.look_ahead()
             self._live.in_turn = not self._in_segments
@@ -125,12 +126,13 @@ class Channel:
         self._live.give_back([part.batch for part in taken if part.mark is None], self._live.watermark)
 
     def put_back(self, batches: Sequence[pa.RecordBatch], watermark: int | None) -> None:
-        """Takes back some of the rows that were taken; they get a place behind all segments, so order is lost."""
+        """Takes back some of the rows that were taken. They go to a segment behind all others, so their order is
+        lost."""
         assert self._live is not None
         self._live.give_back(batches, watermark)
 
     def spill(self) -> InputReport:
-        """Ends the epoch for this channel, once the stream of live rows was drained: it closes what was written."""
+        """Ends the epoch for this channel, after the stream of live rows was drained, and closes its segments."""
         live = self._live
         spilled = [] if live is None else live.spill()
         return InputReport(

@@ -1,8 +1,7 @@
 """Lanes: what rows of an unkeyed edge have in place of a key hash.
 
-Where order matters further down, a row keeps the lane of its Spark partition or of the subtask that made it. Where it
-does not, rows that are written down are dealt out over all lanes in small blocks: whatever the number of subtasks is
-by then, each gets its share.
+If order matters downstream, a row keeps the lane of its Spark partition or of the subtask that made it. If not, rows
+that go to segments are dealt out over all lanes in small blocks, so that any number of subtasks can share them.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ from penstock.inflight.segment import HASH_COLUMN, ExchangeWriter
 from penstock.protocol.manifest import Segment
 
 BLOCK_ROWS = 16
-"""Few enough that a small rest is shared, too; neighbours in a block stay together."""
+"""Rows per block: few enough that a small backlog is shared, too."""
 
 
 def spread(count: int) -> list[int]:
-    """The numbers 0 to `count` - 1 in an order whose every beginning is spread evenly.
+    """The numbers 0 to `count` - 1 in an order in which the first n, for any n, are spread evenly.
 
     >>> spread(8)
     [0, 4, 2, 6, 1, 5, 3, 7]

@@ -60,7 +60,7 @@ class LiveInputs:
         def split(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
             yield 0, hashed(batch, keys) if keys else batch
 
-        # Nobody else waits, so nothing can be too much.
+        # No other input waits, so there is no limit.
         return LiveInputs(batches, [edge], split, bytes_max=0)
 
     @staticmethod
@@ -126,7 +126,8 @@ def _of_one(mixed: pa.RecordBatch, number: int, rows: npt.NDArray[np.int64]) -> 
 
 
 def _of_types(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Spark calls times by the zone of whoever started it; the first micro-batch still has the user's."""
+    """Casts columns to the expected types: Spark gives timestamps the session's time zone, and the first micro-batch
+    still has the user's."""
     columns = batch.columns
     if batch.schema.types != schema.types:
         columns = [column.cast(kind) for column, kind in zip(columns, schema.types, strict=True)]
@@ -145,7 +146,7 @@ class LiveRows:
         *,
         gathers: bool = False,
     ) -> None:
-        """With `gathers` many rows at once are worth waiting for."""
+        """With `gathers` it waits for larger slices."""
         self._schema = schema
         self._open_writer, self.watermark = open_writer, watermark
         self._event_time = None if event_time is None else schema.get_field_index(event_time)
@@ -160,7 +161,7 @@ class LiveRows:
         self.in_turn = False
         """Whether rows are taken from here as soon as there are any."""
         self.left_behind = False
-        """Whether all that was not taken yet waits for a later epoch."""
+        """Whether all rows that were not taken wait for a later epoch."""
         self._closed = False
         self.accepted = 0
         self.consumed = 0
@@ -168,7 +169,7 @@ class LiveRows:
         self.max_event_time: int | None = None
 
     def take_in(self, batch: pa.RecordBatch) -> None:
-        """Rows that came with the stream."""
+        """Accepts rows of the stream."""
         if self._closed:
             raise ConservationError(
                 f"{batch.num_rows} live rows came after the segments of their edge were closed",
@@ -208,7 +209,7 @@ class LiveRows:
         self.watermark = lowest((self.watermark, watermark))
 
     def leave_behind(self) -> None:
-        """Writes what was not taken, and from now on what comes: nothing of it may be overtaken."""
+        """Writes rows that were not taken, and all later ones, to a segment, in order."""
         if self.left_behind:
             return
         rest = [] if self._current is None else [self._current.slice(self._offset)]

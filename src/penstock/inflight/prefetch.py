@@ -1,7 +1,7 @@
-"""Pulling items ahead of a consumer, in one thread, bounded by bytes.
+"""Pulls items ahead of a consumer, in one thread, bounded by bytes.
 
-The budget counts items that wait for the consumer. What making an item needs is outside of it, and an item larger
-than the whole budget passes alone: so reading ahead can starve neither its producer nor itself.
+The budget counts items that wait for the consumer. Memory for making an item does not count, and an item larger than
+the whole budget passes alone. So the budget can never block the producer for ever.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What a consumer reads in-flight records with: one span, or many in a row with read-ahead.
+"""Readers of in-flight records: of one span, or of many in a row with read-ahead.
 
-Both only move numbers: whatever was read but not consumed is forgotten at `close`, it is still in its segment.
+Both only move cursors. `close` drops rows that were read but not consumed; they are still in their segments.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from penstock.store.readbuffer import ReadBuffer
 
 PREFETCH_BYTES = 16 << 20
 
-# An input of so many batches is read by the consumer itself: a thread would cost more than it gains.
+# The consumer itself reads an input of up to this many batches: a thread would cost more than it gains.
 _BATCHES_WITHOUT_THREAD = 2
 
 
@@ -90,7 +90,9 @@ class PrefetchingReader:
         self._chunks_taken = 0
         # Without a budget there is nothing to read ahead.
         self._start_thread_after = _BATCHES_WITHOUT_THREAD if prefetch_bytes > 0 else None
-        self._read_all = False  # written by whoever runs `_read_spans`, read by the consumer before the thread starts
+        self._read_all = (
+            False  # written by the thread that runs `_read_spans`, read by the consumer before that thread starts
+        )
         self._ahead = ReadAhead(self._read_spans(), _bytes_held, prefetch_bytes)
 
     def peek(self) -> pa.RecordBatch | None:
@@ -118,7 +120,7 @@ class PrefetchingReader:
 
     @property
     def arrival(self) -> CheckpointId:
-        """Of the rows that `peek` returned."""
+        """The arrival of the rows that `peek` returned."""
         assert self._cursors, "nothing in hand"
         return self._cursors[-1].arrival
 

@@ -23,7 +23,7 @@ from penstock.store.readbuffer import ReadBuffer
 
 
 class Opened(NamedTuple):
-    """What opening a span told: how many rows are to come, and how many the segment has in all."""
+    """The numbers known after opening a span: rows to come, and rows in the whole segment."""
 
     span: ReadSpan
     rows: int
@@ -85,7 +85,7 @@ class SpanScan:
         return Opened(span, self._rows_to_come, self._file.rows)
 
     def _require_fit(self, file: ArrowFile) -> None:
-        """A file of another folder, or one that was forged, may hold anything. Raises: `CorruptFile`."""
+        """Checks a file that may come from elsewhere or be forged. Raises: `CorruptFile`."""
         span = self._span
         if (found := file.meta.get("max_parallelism")) != self._max_parallelism:
             file.corrupt(f"it has max_parallelism {found}, the checkpoint has {self._max_parallelism}")

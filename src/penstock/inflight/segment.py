@@ -56,12 +56,12 @@ def hashes_of(batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
 
 
 class Apart(NamedTuple):
-    """What writers of one edge have that tell rows apart by arrival: see `Segment.arrival`."""
+    """What the writers of one edge share if they separate rows by arrival; see `Segment.arrival`."""
 
     arrival: CheckpointId | None
-    """None: the rows arrive in the epoch in which they are written."""
+    """The arrival of the rows; None: the epoch in which they are written."""
     numbers: Iterator[int]
-    """Of files; the writers share them."""
+    """Numbers for files; the writers share them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ class SegmentFiles:
         return list(self._finished)
 
     def abort(self) -> None:
-        """Removes all that was written, as far as it can: it runs after another error, which must not be hidden."""
+        """Removes all files it can. It never raises, because it runs after another error, which must not be hidden."""
         if self._file is not None:
             self._file.abort()
             self._file = None

@@ -13,14 +13,14 @@ from penstock.records import NO_WATERMARK
 
 
 class ChannelWatermarks:
-    """A key group has the lowest watermark of its unread spans, which is that of the oldest unless rows were put back
-    behind younger ones; with all of them read, that of the edge."""
+    """A key group has the lowest watermark of its unread spans, usually that of the oldest one. Once all spans are
+    read, it has the watermark of the edge."""
 
     def __init__(
         self, groups: KeyGroupRange, reads: Sequence[ReadSpan], edge: int | None, *, broadcast: bool = False
     ) -> None:
         self.now: npt.NDArray[np.int64] = np.full(len(groups), number(edge), np.int64)
-        # What a key group gets when a span is done: whatever it had before that span was put in front of it.
+        # What a key group gets when a span is done: the watermark before that span was added.
         self._after: list[tuple[slice, npt.NDArray[np.int64]]] = []
         for read in reversed(reads):
             mine = slice(None) if broadcast else slice(read.lo - groups.lo, read.hi - groups.lo)

@@ -305,7 +305,7 @@ class TableKept(_Event, frozen=True, kw_only=True):
     orphans_removed: Count
     bytes_removed: Count
     held_by: str | None
-    """Who keeps snapshots from expiring that are old enough: a commit user or a consumer."""
+    """The commit user or consumer that keeps old snapshots from expiring."""
     notes: list[str]
     duration_s: Seconds
 
@@ -350,7 +350,7 @@ Event: TypeAlias = (
 )
 
 LINE_BYTES_MAX = 4 << 20
-"""No event is that long; a line that is may cost many times its length to decode."""
+"""The longest line to decode: no event is longer, and a forged line may cost many times its length."""
 _ENCODER = msgspec.json.Encoder()
 _DECODER: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
 # Every event begins with its tag, and inside JSON strings quotes are escaped: nothing else looks like this.

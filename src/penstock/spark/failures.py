@@ -39,7 +39,7 @@ def jvm_calls(context: SparkContext | None = None) -> Iterator[None]:
 
 
 def is_cancellation(error: BaseException) -> bool:
-    """Whether a job ended because somebody cancelled it, not because something was lost."""
+    """Whether a job ended because it was cancelled, not because something was lost."""
     return CANCELLED in str(error)
 
 

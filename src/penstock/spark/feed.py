@@ -44,7 +44,7 @@ class _Reading:
     """Its handler has a micro-batch."""
     stopping: threading.Event = field(default_factory=threading.Event)
     parked: threading.Event = field(default_factory=threading.Event)
-    """Its handler has a micro-batch that nobody takes, and does nothing but wait for the end."""
+    """Its handler has a micro-batch that the loop does not take, and waits for the end."""
 
 
 class SparkFeed:
@@ -103,8 +103,8 @@ class SparkFeed:
     def _require_end(self) -> None:
         """Raises: `SourceStopped`, `StageFailed`, when Spark's streaming query has ended though nobody asked us.
 
-        Whoever stops it while it looks for the last rows of all that are available is not noticed: Spark ends the
-        query in the same way when it finds none.
+        A stop while the query looks for the last available rows goes unnoticed: Spark ends the query in the same way
+        when it finds none.
         """
         if self._stopped:
             return
@@ -194,7 +194,7 @@ class SparkFeed:
         self._await_stop()
 
     def _await_stop(self) -> NoReturn:
-        """Waits until Spark interrupts the handler: whoever did not take its micro-batch stops the query."""
+        """Waits until Spark interrupts the handler: the loop did not take its micro-batch and stops the query."""
         with self._lock:
             reading = self._reading
         assert reading is not None
@@ -234,7 +234,7 @@ def _await_end(reading: _Reading, context: SparkContext) -> None:
     try:
         await_end(reading.query, context)
     finally:
-        with suppress(Exception):  # the JVM may be gone; whoever waits must hear of the end all the same
+        with suppress(Exception):  # the JVM may be gone; waiting threads must still learn of the end
             reading.log_files.restore()
 
 

@@ -1,4 +1,4 @@
-"""Code that travels to the workers, tried out before anything is started: what cannot travel is named."""
+"""Pickles user code before the query starts, and names what cannot be sent to the workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schemas in whatever form a user has them, as Arrow."""
+"""Converts schemas that users write to Arrow."""
 
 from __future__ import annotations
 

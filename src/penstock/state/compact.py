@@ -20,7 +20,7 @@ _SAMPLES_PER_CHUNK = 64
 
 
 class Level(Protocol):
-    """What can be searched and merged: a run in memory or a file."""
+    """A run in memory, or a file, that can be searched and merged."""
 
     @property
     def may_hold_deleted(self) -> bool: ...

@@ -76,7 +76,7 @@ class FileRun:
         return cls(file.path, opened, ranges, file.bytes / max(1, file.rows), schema, places, max_parallelism)
 
     def restricted(self, groups: KeyGroupRange) -> FileRun:
-        """A view of some key groups; it ends with this one."""
+        """A view of some key groups, valid as long as this file is open."""
         ranges = [part for part in (groups.intersect(other) for other in self._ranges) if part is not None]
         if ranges == self._ranges:
             return self

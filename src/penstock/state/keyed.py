@@ -1,9 +1,9 @@
 """Keyed state of one operator in one subtask attempt, for one epoch.
 
-Older state lies in immutable sorted files, changes of this epoch in sorted runs in memory. The newest run that knows
-a key decides; a tombstone is an answer like others. `flush` turns the changes into at most one new file, which
-supersedes the newest files where that keeps their number small. Nothing changes a file in place, so an attempt that
-fails leaves only files that no checkpoint names.
+Older state lies in immutable sorted files, changes of this epoch in sorted runs in memory. The newest run that has a
+key decides, also if it has a tombstone. `flush` turns the changes into at most one new file, which supersedes the
+newest files where that keeps their number small. Nothing changes a file in place, so an attempt that fails leaves only
+files that no checkpoint names.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from penstock.state.tiers import SectionMerge, plan_merges, sections, tiers_to_m
 from penstock.store.arrowfile import ArrowFileWriter
 from penstock.store.base import Store
 
-# Runs in memory below this are merged at once: that costs no more than searching one run more.
+# Runs in memory below this are merged at once: searching one more run would cost as much.
 _SMALL_RUN_BYTES = 64 << 10
 
 
@@ -91,7 +91,7 @@ class KeyedState:
 
     @property
     def rows_at_most(self) -> int:
-        """Entries in files and in memory, also those that newer ones or deletions supersede."""
+        """Entries in files and in memory, including superseded and deleted ones."""
         return sum(level.rows for level in self._newest_first())
 
     def lookup(self, hashes: npt.NDArray[np.int64], keys: pa.RecordBatch) -> Found:
@@ -125,7 +125,7 @@ class KeyedState:
     ) -> None:
         """Sets the values of keys, or deletes them; a key may occur once. Values of deleted keys do not matter.
 
-        Keys in order are not copied: the memory of keys and values must stay as it is until the flush.
+        Sorted keys are not copied: the caller must not change keys and values before the flush.
         """
         assert not self._flushed, "state is flushed once, at the end of the epoch"
         if not len(hashes):
@@ -144,11 +144,11 @@ class KeyedState:
         self._change(run)
 
     def count_within(self, spans: Spans) -> Rows:
-        """How many entries each span of orders has at most: without looking which of them are superseded."""
+        """How many entries each span of orders has at most; superseded ones count."""
         return count_within(self._newest_first(), spans)
 
     def first_within(self, spans: Spans) -> Orders:
-        """The lowest orders of spans that may hold entries: never too late, too early where one was deleted."""
+        """The lowest order in each span; too low if that entry was deleted, never too high."""
         return first_within(self._newest_first(), spans)
 
     def within(self, spans: Spans) -> Entries | None:
@@ -160,7 +160,7 @@ class KeyedState:
         return Entries(run.orders, keys, pa.RecordBatch.from_arrays(list(run.values), schema=self._schema.values))
 
     def delete(self, entries: Entries) -> None:
-        """Deletes what `within` gave."""
+        """Deletes entries that `within` returned."""
         assert not self._flushed, "state is flushed once, at the end of the epoch"
         if entries.rows:
             nothing = [pa.nulls(entries.rows, kind) for kind in self._schema.values.types]
@@ -175,7 +175,7 @@ class KeyedState:
         self._changes.append(run)
 
     def flush(self, path: str | Callable[[], str]) -> StateChange:
-        """Writes the epoch's changes as one file; writes nothing, and does not ask for a path, without changes."""
+        """Writes the epoch's changes as one file. Without changes it writes nothing and does not ask for a path."""
         assert not self._flushed, "state is flushed once, at the end of the epoch"
         self._flushed = True
         if not self._changes:
@@ -206,8 +206,8 @@ class KeyedState:
         return [*changes, *(file for file in files if file.rows)]
 
     def expire(self, column: str, before: npt.NDArray[np.int64]) -> None:
-        """Entries whose `column` is below the number of their key group, one for each group of this state, are dropped
-        when files are merged. Until then lookups find them."""
+        """Drops entries whose `column` is below the bound of their key group. They go when files are merged; until then
+        lookups find them."""
         names = [*self._schema.keys.names, *self._schema.values.names]
         self._expiry = (len(names) - 1 - names[::-1].index(column), before)
 
@@ -232,7 +232,7 @@ class KeyedState:
         return [normalise(column) for column in keys.columns]
 
     def _sorted(self, hashes: npt.NDArray[np.int64]) -> Sorted:
-        """The orders of hashes; those of a lookup usually come again with its update."""
+        """The orders of hashes. Keeps the last ones, because an update usually repeats those of its lookup."""
         if len(hashes) != len(self._last_hashes) or not np.array_equal(hashes, self._last_hashes):
             self._last_hashes = hashes.copy()
             self._last_sort = sort_orders(order_of(self._last_hashes, self._max_parallelism))
@@ -252,7 +252,7 @@ class KeyedState:
         merges: Sequence[tuple[SectionMerge, Sequence[Level]]],
         cut: Sequence[KeyGroupRange],
     ) -> StateFile | None:
-        """One file with all rows of some sections; none if nothing is left of them."""
+        """One file with all rows of some sections; None if no rows are left."""
         with_deleted = any(
             not merge.last and (self._expiry is not None or any(level.may_hold_deleted for level in levels))
             for merge, levels in merges
@@ -282,7 +282,7 @@ class KeyedState:
         return StateFile(path=info.path, rows=info.rows, bytes=info.bytes, checksum=info.checksum, ranges=ranges)
 
     def _without_expired(self, run: SortedRun, *, drop_deleted: bool) -> SortedRun:
-        """Where older files may know the key, a deletion has to take the place of what has expired."""
+        """Drops expired rows. If older files may have the key, a tombstone takes the place of the row."""
         if self._expiry is None:
             return run
         column, before = self._expiry

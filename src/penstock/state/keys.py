@@ -1,7 +1,7 @@
-"""Keys as columns: one canonical form, and equality that takes null and NaN for keys like others.
+"""Keys as columns: one canonical form, and an equality in which null equals null and NaN equals NaN.
 
-Hashes never identify a key, so every hit of a lookup and every pair of a merge is decided here. Floats are compared
-by their bits; that is right only for canonical keys (one zero, one NaN), which `normalise_keys` makes.
+Hashes never identify a key, so this module compares the keys of every hit of a lookup and every pair of a merge. Floats
+are compared by their bits; that is right only for canonical keys (one zero, one NaN), which `normalise_keys` makes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Flags: TypeAlias = npt.NDArray[np.bool_]
 
 
 def normalise_keys(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
-    """The batch with -0.0 as 0.0 and every NaN as the same NaN in `columns`; other types are as they should be.
+    """The batch with -0.0 as 0.0 and every NaN as the same NaN in `columns`. Other types need no change.
 
     >>> batch = pa.RecordBatch.from_pydict({"k": [-0.0, 1.5, None]})
     >>> normalise_keys(batch, ["k"]).to_pydict()

@@ -33,7 +33,7 @@ class Places(NamedTuple):
     """Where in a file the columns of an operator's state are."""
 
     columns: tuple[int | None, ...]
-    """Of each key and value; None for one that was added since."""
+    """The position of each key and value; None for a column that was added since."""
     with_deleted: bool
     """Whether tombstones are in the last column."""
 
@@ -59,8 +59,8 @@ def places_in(path: str, found: pa.Schema, schema: StateSchema) -> Places:
 
 
 def _ends_with_deleted(found: pa.Schema, schema: StateSchema) -> bool:
-    """A value may have the name, and even the type: then tombstones are one column more. Where a file may have fewer
-    columns than the state has now, values are what users declare, and may be null."""
+    """Whether the last column has tombstones. A value may have the same name and type; then tombstones are one more
+    column."""
     if not len(found) or not found.field(len(found) - 1).equals(DELETED_FIELD):
         return False
     return schema.may_grow or len(found) > len(file_schema(schema, with_deleted=False))
@@ -71,7 +71,7 @@ def _plain(fields: Iterable[pa.Field]) -> list[tuple[str, pa.DataType]]:
 
 
 def _subsequence(found: Sequence[object], wanted: Sequence[object]) -> list[int | None] | None:
-    """For each that is wanted its place among those found; None unless all that were found are used, in order."""
+    """For each wanted name its position among those found; None unless all found names occur in order."""
     places: list[int | None] = []
     used = 0
     for item in wanted:

@@ -1,4 +1,4 @@
-"""Reading state by spans of orders rather than by key: what lies between bounds, and how much that is at most."""
+"""Reads state by spans of orders instead of by key, and estimates how much a span holds."""
 
 from __future__ import annotations
 

@@ -85,8 +85,9 @@ class Sorted(NamedTuple):
 def sort_orders(orders: Orders) -> Sorted:
     """Sorts orders, which often are sorted already.
 
-    Sorting numbers is twice as fast as sorting positions by them, so the position rides in the low bits. Orders that
-    differ in those bits only may come out wrong; they are rare, and a natural merge sort repairs them quickly.
+    Sorting numbers is twice as fast as sorting positions by them, so the position takes the low bits of each number.
+    Orders that differ only in these bits may come out wrong. They are rare, and a second, natural merge sort repairs
+    them quickly.
     """
     if (orders[1:] >= orders[:-1]).all():
         return Sorted(orders, None)
@@ -124,7 +125,7 @@ def find(run: SortedRun, orders: Orders, keys: Keys, key_rows: Rows) -> tuple[Ro
             break
         hits, others = np.flatnonzero(equal), np.flatnonzero(~equal)
         found.append((probes[hits], rows[hits]))
-        # Another key of the same order stood there; the wanted one may be its neighbour.
+        # The row has another key of the same order; the next row may have the wanted one.
         probes, rows = _still_equal(run, orders, probes[others], rows[others] + 1)
     if len(found) == 1:
         return found[0]

@@ -1,8 +1,8 @@
 """Which state files a flush rewrites: pure decisions.
 
 An older file joins a merge while it is at most twice as large as all that joined before, so every row is rewritten a
-logarithmic number of times. A large state is decided by *sections*, runs of key groups, and only so many of them are
-merged deeply in one flush: the time that takes follows from what changed, not from how much there is.
+logarithmic number of times. A large state is decided by *sections*, runs of key groups, and one flush merges only some
+of them deeply. So the time of a flush depends on what changed, not on the size of the state.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from penstock.protocol.keygroups import KeyGroupRange
 
 MERGE_RATIO = 2
 FILES_MAX = 8
-"""With rows for one section; a section that waits for its turn may have twice as many."""
+"""The most files with rows of one section. A section that waits for its turn may have twice as many."""
 SECTION_BYTES = 16 << 20
 MERGE_BYTES = 32 << 20
-"""What one flush may rewrite in any case, a fraction of a second."""
+"""How much one flush may always rewrite; it takes a fraction of a second."""
 MERGE_PER_CHANGE = 16
-"""And this many times what changed: tiers rewrite a row about ten times until it lies in the largest file."""
+"""And this many times the changes: tiers rewrite a row about ten times until it is in the largest file."""
 
 Sizes = npt.NDArray[np.int64]
 
@@ -46,7 +46,7 @@ def tiers_to_merge(sizes: Sequence[int], size: int, *, floor: int = 0) -> int:
 
 
 def sections(groups: KeyGroupRange, rows: int, row_bytes: int) -> tuple[KeyGroupRange, ...]:
-    """Key groups in parts of equal width, none of them small; halves of what they were when the state was half as big.
+    """Cuts key groups into parts of equal width. When the state doubles, each part is cut into halves.
 
     >>> len(sections(KeyGroupRange(0, 64), rows=1_000_000, row_bytes=40))
     2
@@ -83,7 +83,7 @@ def plan_merges(sizes: Sizes, changed: Sizes, row_bytes: int) -> list[SectionMer
         followed = min(common, int(np.argmax(np.append(own[::-1] > small, True))))
         joined = max(followed, _due(own, int(changed[number])))
         if spent and spent + _newest(own, joined) > budget and files[number] < 2 * FILES_MAX - 1:
-            joined = followed  # its turn comes
+            joined = followed  # this section has its turn
         spent += _newest(own, joined)
         merges.append(SectionMerge(number, len(own) - joined, last=not own[: len(own) - joined].any()))
     return sorted(merges, key=lambda merge: merge.section)

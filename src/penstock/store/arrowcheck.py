@@ -1,5 +1,5 @@
-"""What a record batch of a file may claim: a checksum proves that bytes are those that somebody wrote, not that they
-are harmless.
+"""Checks what a record batch of a file claims. A checksum proves that bytes were not changed, not that they are
+harmless.
 
 Arrow trusts the offsets inside a batch: values beyond a buffer would be read from whatever lies there. And it asks for
 as much memory as a compressed buffer claims to need. So sizes are looked at before a batch is decoded, and offsets
@@ -19,7 +19,7 @@ import pyarrow as pa
 EXPANSION_MAX = 256
 """lz4 turns a byte into 255 at most; no file of ours is compressed by anything stronger."""
 EXPANDED_BYTES_MAX = 64 << 20
-"""Always allowed, so that small batches need no thought."""
+"""Up to this size any claim is allowed, so that small batches cost nothing."""
 
 _HEADER = struct.Struct("<Ii")  # continuation marker, length of the metadata
 _CONTINUATION = 0xFFFFFFFF
@@ -146,7 +146,8 @@ class BatchCheck:
 
 
 def _miscounts_nulls(array: pa.Array) -> bool:
-    """Kernels ask for memory by the number of nulls, which a message claims. A shorter slice has it counted anew."""
+    """Whether a batch claims a wrong number of nulls. Arrow's kernels allocate memory by that number; a slice makes
+    Arrow count."""
     validity = array.buffers()[0]
     if validity is None:
         return not pa.types.is_null(array.type)
@@ -156,7 +157,7 @@ def _miscounts_nulls(array: pa.Array) -> bool:
 
 
 def check_of(kind: pa.DataType) -> Check | None:
-    """How arrays of a type are looked at; None where `validate` has seen all that could be wrong."""
+    """The check for arrays of a type; None if `validate` finds everything that can be wrong."""
     types = pa.types
     if types.is_binary(kind) or types.is_string(kind):
         return _check_bytes32

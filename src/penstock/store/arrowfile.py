@@ -43,7 +43,7 @@ _END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 # Spark already runs a task per core; (de)compressing in more threads would only make them wait for each other.
 _READ_OPTIONS = pa.ipc.IpcReadOptions(use_threads=False)
 _MAP_TRIES = 2
-"""Where copies do not fit beside each other, the next one may be gone as quickly."""
+"""How often to fetch a copy again: on a full disk the next copy may disappear as quickly."""
 _TAIL_GUESS_BYTES = 32 << 10  # holds the index of most files, so that opening one costs one read
 
 # Batches of memory-mapped files that this process has verified: (store, path, file checksum, file on this machine,
@@ -242,7 +242,7 @@ class ArrowFile:
         known = self._verified_key(number) in _verified
         if not known:
             if checksum_of(message) != info.checksum and self._store.drop_copy(self._path):
-                # This machine's disk has lost bytes; the file may have all of them.
+                # The copy on this machine is damaged; the file itself may be whole.
                 self._map = self._map_file()
                 if self._map is None:
                     self._reader = self._store.open_reader(self._path)
@@ -260,7 +260,7 @@ class ArrowFile:
         return self._store.url, self._path, self.checksum, self._stamp, number
 
     def _read_fresh(self, number: int) -> pa.RecordBatch:
-        """Uncompressed arrays point into the bytes that were read, so these bytes are theirs alone."""
+        """Reads into new memory, because uncompressed arrays point into the bytes that were read."""
         info = self.batches[number]
         message = pa.allocate_buffer(info.length)
         self._reader.read_into(info.offset, memoryview(message))
@@ -288,7 +288,7 @@ class ArrowFile:
     def _decode(
         self, number: int, message: pa.Buffer, *, with_schema: bool = False, checked: bool = False
     ) -> pa.RecordBatch:
-        """`checked`: the same bytes were decoded before. The sizes in a stream were looked at by who has made it."""
+        """`checked`: the same bytes were decoded before. The caller has checked the sizes in a stream."""
         if not with_schema and not checked:
             self._refuse(number, fault_in_message(message, self.batches[number].rows))
         try:
@@ -433,7 +433,7 @@ def _mapped(local: str) -> tuple[FileStamp, pa.Buffer]:
 
 
 def has_dictionary(schema: pa.Schema) -> bool:
-    """A dictionary would be one more message, shared by batches, and a batch could not be read alone."""
+    """Whether a type has a dictionary. A dictionary is a message of its own, so a batch could not be read alone."""
     pending = [field.type for field in schema]
     while pending:
         kind = pending.pop()

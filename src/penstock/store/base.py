@@ -13,7 +13,7 @@ import pyarrow as pa
 
 
 class AlreadyExists(Exception):
-    """`Store.create` found the name taken: somebody else was first."""
+    """`Store.create` found the name taken: another process was first."""
 
 
 class Entry(NamedTuple):
@@ -101,11 +101,11 @@ class Store(Protocol):
         ...
 
     def put_down(self, data: pa.Buffer) -> pa.Buffer:
-        """Bytes of a file that could not be mapped, and are needed for a while: in a temporary file that is mapped,
-        where they would be dear to read again, else as they are."""
+        """Keeps bytes of a file that could not be mapped: in a mapped temporary file if reading them again would be
+        expensive, else in memory."""
         ...
 
     @property
     def log_bytes_max(self) -> int:
-        """How long a log may become before it is better put away and begun anew."""
+        """How long a log may become before the journal starts a new one."""
         ...

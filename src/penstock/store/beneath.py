@@ -1,4 +1,4 @@
-"""Files below a folder that may come from anybody: each step of a path is taken by a descriptor, no link is followed.
+"""Files below a folder of unknown origin: each step of a path goes by a descriptor, and no link is followed.
 
 The folder itself, and what is above it, was chosen by the user and may be reached through links. Below it a link, a
 device or a pipe is a foreign thing: it is never opened, listed or walked into, and `unlink` removes it and not what it
@@ -19,7 +19,7 @@ from penstock.store.paths import check_path, is_a_link, is_path
 
 _WALK = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-# Without blocking: a pipe that waits in the place of a file would hold the opener for ever.
+# Without blocking: opening a pipe in the place of a file would wait for ever.
 _FILE = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _NOT_FOLLOWED = {errno.ELOOP, errno.ENOTDIR}
 
@@ -78,7 +78,7 @@ def open_file(root: Path, path: str, flags: int = os.O_RDONLY) -> int:
 
 
 def is_plain(mode: int) -> bool:
-    """Whether it is a file or a folder, and nothing foreign."""
+    """Whether it is a file or a folder, not a link, a device or a pipe."""
     return stat.S_ISREG(mode) or stat.S_ISDIR(mode)
 
 

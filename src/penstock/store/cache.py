@@ -1,8 +1,8 @@
 """Copies of immutable objects on this machine's disk, shared by all processes of a user.
 
 A copy appears under its name whole, by rename, so a process that is killed leaves a temporary file and nothing else.
-Copies that were used least recently go first; whoever has one mapped keeps its bytes. Who reads a copy verifies it by
-the checksum in the manifest: a copy that is not the file any more is dropped and fetched again.
+The least recently used copies go first; a process that has mapped one keeps its bytes. A reader verifies a copy by the
+checksum in the manifest, and drops and fetches it again if it differs.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FOLDER_VARIABLE = "PENSTOCK_CACHE"
 BYTES_VARIABLE = "PENSTOCK_CACHE_BYTES"
 BYTES_MAX = 10_000_000_000
 TEMP_S_MAX = 86_400.0
-"""A temporary file that nobody has written to for so long was left by a process that was killed."""
+"""A temporary file that did not change for this long was left by a process that was killed."""
 _LOOKS = 64
 """A process looks at the whole folder again when it has added this part of the bound."""
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
@@ -103,8 +103,8 @@ class Cache:
         raise AssertionError("the last try returns or raises")
 
     def put_down(self, data: pa.Buffer) -> pa.Buffer:
-        """The same bytes in a file without a name, mapped: the system may take their memory. On a full disk they stay
-        where they are."""
+        """The bytes in a mapped file without a name, so that the system can free their memory. On a full disk they stay
+        in memory."""
         try:
             spool = self.spool()
             try:
@@ -146,7 +146,7 @@ class Cache:
         return True
 
     def make_room(self) -> None:
-        """Gives back what all copies occupy: the disk is full."""
+        """Removes all copies, because the disk is full."""
         self._trim(0)
 
     def _download(self, name: str, download: Callable[[io.FileIO, int], bool]) -> Path | None:
@@ -189,7 +189,7 @@ class Cache:
         return folder
 
     def _require_own(self) -> None:
-        """The default folder lies where everybody may make folders, and links to folders."""
+        """Refuses a folder of another user: the default one lies where every user may make folders and links."""
         if self._is_own or not self._folder.exists():
             return
         self._is_own = self._folder.stat().st_uid == os.geteuid() and self._folder.lstat().st_uid in {os.geteuid(), 0}
@@ -202,7 +202,7 @@ class Cache:
             )
 
     def _trim(self, bytes_max: int, spared: Path | None = None) -> None:
-        """Removes the copies used least recently; also temporary files that nobody writes to any more."""
+        """Removes the copies used least recently; also temporary files that processes left behind."""
         copies = sorted(self._copies())
         total = sum(copy.bytes for copy in copies)
         for copy in copies:

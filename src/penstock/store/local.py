@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 LOG_BYTES_MAX = 32 << 20
 READ_BYTES_MAX = 256 << 20
-"""Of files that are read as a whole: manifests, lists, pieces of the history."""
+"""The largest file that is read as a whole: manifests, lists, pieces of the history."""
 _COPY_BYTES = 8 << 20
 _NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 
@@ -90,7 +90,7 @@ class LocalStore:
                 if not (self._root / folder).is_dir():
                     _synced_folders.discard(self._root / folder)
                 self._make_folder(folder)
-                # Another store's copy on this disk is no file of ours: nobody has compared or synced its bytes.
+                # Another store's copy on this disk is not enough: its bytes were not verified or synced.
                 if not (link and isinstance(origin, LocalStore) and self._linked(path, origin)):
                     self._copy(reader, path)
                 self._sync_parent(path)
@@ -188,7 +188,7 @@ class LocalStore:
         try:
             return self._exclusive(path)
         except FileNotFoundError:
-            # Somebody removed the folder after this process had synced it.
+            # The folder was removed after this process had synced it.
             _synced_folders.discard(self._root / folder)
             self._make_folder(folder)
             return self._exclusive(path)
@@ -275,7 +275,8 @@ def _is_temp(found: beneath.FoundEntry) -> bool:
 
 
 class LocalWriter:
-    """A new file, written straight to its final name: names are unique per attempt, nobody reads it before `close`."""
+    """A new file, written straight to its final name. Names are unique per attempt, and no reader knows the name before
+    `close`."""
 
     def __init__(self, root: Path, path: str, file: io.FileIO) -> None:
         self._root, self._path, self._full = root, path, root / path

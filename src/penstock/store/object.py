@@ -1,12 +1,12 @@
 """A checkpoint directory in an object store: S3, Google Cloud Storage, Azure.
 
-`create` is a put that the store refuses when the name is taken. Each put carries an id of its own, so a request that is
-repeated, because its first answer was lost, is not mistaken for somebody else's. A list shows whatever a put returned
-from: all three stores promise that, and a checkpoint is found by it. Files are written through a local file; those of
-state, which are mapped and read again, stay on the disk as copies (`penstock.store.cache`).
+`create` is a put that the store refuses when the name is taken. Each put carries an id of its own, so the store's
+refusal of a repeated request, whose first answer was lost, is not mistaken for another driver's file. A list shows
+whatever a put returned from: all three stores promise that, and a checkpoint is found by it. Files are written through
+a local file; those of state, which are mapped and read again, stay on the disk as copies (`penstock.store.cache`).
 
-The client runs threads of its own, which a fork does not copy: it is opened where it is used, once per process and
-bucket, and a process that was forked afterwards is told so, where it would wait for ever.
+The client runs threads of its own, which a fork does not copy: each process opens it once per bucket, and a process
+that was forked afterwards gets an error instead of waiting for ever.
 """
 
 from __future__ import annotations
@@ -37,13 +37,14 @@ from penstock.store.paths import check_folder, check_path, is_path
 from penstock.text import redacted
 
 MAPPED_FOLDER = f"{STATE}/"
-"""Read again in every epoch. Segments are read once, and only in part: no copies of them."""
+"""Files with copies on disk: state is read again in every epoch. Segments are read once and in part, so they have
+none."""
 PUT_BYTES_MAX = 32 << 20
 """Larger files are sent in parts; these cannot be refused by name, so we look before."""
 COPY_BYTES_MAX = 5 << 30
-"""S3 copies no more in one request; what such a request refuses is read and written."""
+"""The most that S3 copies in one request. Larger files are read and written."""
 LOG_BYTES_MAX = 1 << 20
-"""Each flush of a log writes all of it."""
+"""The longest log, because each flush writes all of it."""
 _WRITER = "penstockwriter"
 _COPY_BYTES = 8 << 20
 
@@ -211,7 +212,7 @@ class ObjectStore:
         self._logs.flush()
 
     def close_logs(self) -> None:
-        """The process is ending: no timer will write lines any more."""
+        """Called when the process ends, because no timer will write the lines any more."""
         self._logs.close()
 
     def open_writer(self, path: str) -> ObjectWriter:
@@ -274,7 +275,8 @@ class ObjectStore:
                 self._require_ours(path, writer)
 
     def _require_refusal(self, path: str, data: bytes) -> None:
-        """Once: a store that does not know the condition takes the same bytes again, and would take another driver's.
+        """Tests once that the store refuses to overwrite. One that ignores the condition would let another driver
+        overwrite a manifest.
 
         Raises: `StorageFailed`.
         """
@@ -312,7 +314,8 @@ class ObjectStore:
                 self._require_ours(path, writer)
 
     def _require_ours(self, path: str, writer: str) -> None:
-        """The client repeats a request whose answer was lost, and then finds its own object in the way.
+        """Checks whose object has the name: the client repeats a request whose answer was lost, and then meets its own
+        object.
 
         Raises: `AlreadyExists`, `StorageFailed`.
         """

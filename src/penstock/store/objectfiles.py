@@ -21,9 +21,9 @@ from penstock.store.local import too_short
 FIRST_BYTES = 256 << 10
 """Read when a file is opened: its size comes with them, a small file is whole, a large one has its schema in them."""
 AHEAD_BYTES = 4 << 20
-"""Read at once by who reads on where the last read ended; a request costs as much time as a megabyte."""
+"""How much a sequential reader reads at once; a request costs as much time as a megabyte."""
 PART_BYTES = 16 << 20
-"""Of downloads and uploads: small enough to pass before a request times out."""
+"""The part size of downloads and uploads: small enough to pass before a request times out."""
 _NO_RANGE = re.compile(r"\b416\b|Invalid range")
 _NO_BUCKET = "NoSuchBucket"
 _MAKE_BUCKET = ("the bucket does not exist", "make it, or correct the URL")

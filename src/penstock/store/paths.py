@@ -1,4 +1,4 @@
-"""Names that came from files become paths here, and nowhere else.
+"""The only place where names from files become paths.
 
 A name is relative, uses ``/``, and stays inside its folder: no ``..``, no absolute path, no control characters, no more
 than a file system takes. What a name meets on the disk is the business of `penstock.store.beneath`.

@@ -83,8 +83,8 @@ class _LocalStaging:
 class _DirectStaging:
     """Storage without rename: files get their names at once, and the caller writes what makes the folder count last.
 
-    A marker keeps other jobs away until then. Who made it still looks whether the folder is empty: another job may have
-    been at it, from beginning to end, since the first look.
+    A marker keeps other jobs away until then. The job that made the marker checks again that the folder is empty:
+    another job may have run completely since the first look.
     """
 
     def __init__(self, target: Store) -> None:
@@ -109,7 +109,7 @@ class _DirectStaging:
         self._target.delete([SAVEPOINT_MARKER])
 
     def discard(self) -> None:
-        """What makes the folder count goes first, the marker last."""
+        """Removes the file that makes the folder count first, the marker last."""
         with suppress(PenstockError):
             self._target.delete(reversed(self._noting.names))
             self._target.delete([SAVEPOINT_MARKER])
@@ -141,5 +141,5 @@ class _Noting:
             yield
         except AlreadyExists:
             if not known:
-                del self.names[path]  # somebody else's
+                del self.names[path]  # made by another job
             raise

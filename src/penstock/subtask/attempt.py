@@ -1,7 +1,7 @@
 """One subtask attempt: open state and inputs, step the operators until the input or the time is used up, then hand
 over everything in one report.
 
-Nothing counts until the driver accepts the report: an attempt that dies leaves only files that nobody names.
+Nothing counts until the driver accepts the report: an attempt that dies leaves only files that no checkpoint names.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ _NO_HASHES = np.empty(0, dtype=np.int64)
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What does not change from epoch to epoch; after `stuck_s` without a finished step a subtask tells where it is."""
+    """Settings that do not change from epoch to epoch. After `stuck_s` without a finished step a subtask reports where
+    it is."""
 
     segment_bytes: int
     prefetch_bytes: int
@@ -110,7 +111,7 @@ class _Stepped:
 
 
 class _Attempt(Watched):
-    """The open parts of one attempt: `closing` lets go of them in any case, `undo` removes what a failed one wrote."""
+    """The open parts of one attempt. `closing` always closes them; `undo` removes the files of a failed attempt."""
 
     def __init__(
         self,
@@ -234,7 +235,7 @@ class _Attempt(Watched):
             return self._step_concurrently(barrier)
         stopped = not self._advance(barrier)
         while True:
-            # Time comes first: rows never meet an operator that still has to do what their watermark made due.
+            # Time comes first: an operator does what a watermark made due before it gets the rows behind it.
             self.gate.look_ahead()
             stopped = stopped or self._follow_time(barrier)
             if stopped and not self.gate.obliged():
@@ -293,7 +294,7 @@ class _Attempt(Watched):
         return True
 
     def _emit(self, index: int, emitted: Iterator[Emitted], arrival: CheckpointId | None = None) -> None:
-        """Hands on what was made of rows with this arrival; None: it arrives now."""
+        """Sends output on that was made of rows with this arrival; None: it arrives now."""
         node = self._stage.nodes[index]
         for item in emitted:
             batch, targets = (
@@ -333,7 +334,7 @@ class _Attempt(Watched):
     def spill(self) -> tuple[InputReport, ...]:
         """Live rows behind the barrier become in-flight data; without a barrier nothing is written."""
         if self._live is not None:
-            self._live.drain()  # before any channel ends: what is read for the last one may belong to the first
+            self._live.drain()  # before any channel ends: rows read for the last channel may belong to the first
         return tuple(channel.spill() for channel in self.gate.channels)
 
     def _open_spill(self, edge: Edge, watermark: int | None) -> RowsWriter:
@@ -362,7 +363,7 @@ class _Attempt(Watched):
     def report(
         self, inputs: tuple[InputReport, ...], stepped: _Stepped, elapsed_s: Callable[[], float]
     ) -> SubtaskReport:
-        """Makes everything durable, then says what it is."""
+        """Makes all files durable and returns the report."""
         outputs = tuple(
             OutputReport(edge=name, rows=self._emitted[name], segments=tuple(writer.close()))
             for name, writer in self._exchanges.items()
@@ -419,7 +420,7 @@ class _Attempt(Watched):
         }
 
     def _row_cost_s(self, *, broadcast: bool) -> float | None:
-        """Of the dearest input, if any."""
+        """The cost of a row of the most expensive input, if any."""
         slicers = zip(self._stage.inputs, self._slicers, strict=True)
         costs = [slicer.row_cost_s for edge, slicer in slicers if edge.broadcast == broadcast]
         return max((cost for cost in costs if cost is not None), default=None)

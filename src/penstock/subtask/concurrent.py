@@ -1,8 +1,8 @@
-"""Stepping an operator that holds rows while it works on them.
+"""Steps an operator that works on several slices at once.
 
-Its rows are taken from the input, but they count as consumed only once the operator has let go of them. What it still
-holds at the barrier goes back: where order is kept, by moving the cursor back; else these rows alone are written to a
-segment of their own. Either way they are in flight again, and nothing about them was emitted.
+A row counts as consumed once the operator has emitted its result. Rows that are unfinished at the barrier go back. If
+order is kept, the cursor moves back; else these rows are written to a segment of their own. In both cases they are in
+flight again, and nothing was emitted for them.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class ConcurrentSteps:
         self._let_out(0.0)
 
     def give_back(self, *, in_place: bool) -> tuple[int, int | None]:
-        """Gives back what the operator still holds; the number of rows, and the lowest watermark they came with."""
+        """Gives unfinished rows back. Returns their number, and the lowest watermark they came with."""
         unfinished = self._operator.unfinished()
         if not unfinished:
             return 0, None

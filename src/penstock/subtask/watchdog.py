@@ -1,8 +1,8 @@
-"""Notices that a subtask does not get on, from a thread beside it, and looks where it is.
+"""A thread that notices when a subtask hangs, and reads where it is.
 
-A function that does not return cannot be interrupted, but its stack can be read. Whoever looks at the subtask's clock
-gets on: it is read before and after each slice. Waiting for rows that Spark has to deliver is not the subtask's fault,
-and not judged here: the driver sees what Spark does.
+A function that does not return cannot be interrupted, but its stack can be read. The subtask reads its clock before and
+after each slice, so reading the clock shows that it gets on. Waiting for rows that Spark has to deliver is not the
+subtask's fault, and not judged here: the driver sees what Spark does.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ T = TypeVar("T")
 FRAMES_MAX = 40
 VALUES_MAX, VALUE_CHARS_MAX = 8, 200
 LOOKS = 8
-"""So often within the limit it looks."""
+"""How many times within the limit it looks."""
 WRITING_S_MAX = 1.0
-"""A subtask that ends waits so long for a sign that is being written about it."""
+"""How long a subtask that ends waits for a sign that is being written."""
 _OURS = "penstock"
 _EVENT_LOOP = "penstock-async"
 
 
 @dataclass(slots=True)
 class Signs:
-    """Who is told: `stuck` once, `alive` each time that a subtask which is slow was found to get on."""
+    """Callbacks: `stuck` once, `alive` each time that a slow subtask was found to get on."""
 
     stuck: Callable[[Place, float], None]
     alive: Callable[[int], None]
@@ -102,7 +102,7 @@ class Watchdog:
             self._beside.join(WRITING_S_MAX)
 
     def clock(self) -> float:
-        """The subtask's clock: whoever looks at it gets on."""
+        """The subtask's clock. Reading it shows that the subtask gets on."""
         self._moved_s = now_s = self._real_clock()
         return now_s
 
@@ -160,7 +160,7 @@ def watch_over(
     names = [node.spec.name for node in stage.nodes]
 
     def leave(sign: str, data: bytes) -> None:
-        # Written beside an attempt that may long be forgotten: nobody hears of a failure.
+        # The attempt may be long over, so a failure to write is ignored.
         with suppress(PenstockError, AlreadyExists):
             store.create(HungSign(me, sign).path, data)
 
@@ -252,7 +252,7 @@ def _lines(frames: list[FrameType]) -> list[str]:
 
 
 def _values(frame: FrameType) -> dict[str, str]:
-    """Plain values only: to show another one would run code of the user, in a thread it does not expect."""
+    """Plain values only: showing others would run code of the user in an unexpected thread."""
     shown = {name: _shown(value) for name, value in list(frame.f_locals.items()) if not name.startswith("__")}
     return dict([(name, text) for name, text in shown.items() if text is not None][:VALUES_MAX])
 

@@ -1,4 +1,4 @@
-"""Spark counts the rows of every exchange, but shows the counts of a running query to nobody in Python.
+"""Spark counts the rows of every exchange, but has no Python interface to the counts of a running query.
 
 It keeps both counts with the exchange in the executed plan, whether they are read or not: rows that the map side wrote
 to the shuffle, and rows that the other side read. They are added up in the driver before a job ends. So they are read

@@ -12,7 +12,7 @@ from pyspark import SparkContext
 
 
 def is_stopped(context: SparkContext) -> bool:
-    """Whether somebody stopped the session, or Spark itself did."""
+    """Whether the user or Spark itself stopped the session."""
     inner = context._jsc  # noqa: SLF001
     if inner is None:
         return True
