@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.types as pt
 
-from penstock.api.checks import check_columns
+from penstock.api.checks import check_columns, names_of
 from penstock.api.combine import micros
 from penstock.api.stream import Stream
 from penstock.errors import PipelineError
 from penstock.graph.nodes import SourceNode
+from penstock.operators.columns import require_column
 from penstock.protocol.eventtime import SourceTime
 from penstock.units import Duration
 
@@ -26,12 +29,18 @@ def read(
     event_time: str | None = None,
     watermark: Duration | None = None,
     idle: Duration | None = None,
+    watermark_by: str | Sequence[str] | None = None,
 ) -> Stream:
     """A stream of the rows of a streaming DataFrame. The DataFrame must be deterministic.
 
     `event_time` names a timestamp column. The watermark stays `watermark` (default 0 s) behind the largest event time
     seen; rows older than the watermark are late. A source that delivered no rows for `idle` no longer holds the
     watermark back.
+
+    `watermark_by` names columns that tell parts of the source apart, such as ``"partition"``. Each part then has a
+    watermark of its own, and the source is as far as the slowest part. A part that delivered no rows for `idle` (one
+    minute unless given) does not count. A frame of Spark's Kafka source that keeps the columns ``partition`` and
+    ``topic`` has it by default; ``watermark_by=()`` switches that off.
 
     Raises: `PipelineError`, `ConfigError`.
     """
@@ -45,7 +54,45 @@ def read(
         )
     schema = frame_schema(frame)
     check_columns(schema, f"source {name}")
-    return Stream(source_node(name, schema, frame, event_time=event_time, watermark=watermark, idle=idle))
+    node = source_node(name, schema, frame, event_time=event_time, watermark=watermark, idle=idle)
+    if watermark_by is None:
+        return Stream(_by_partition(node, frame))
+    return Stream(with_parts(node, names_of(watermark_by)))
+
+
+def _by_partition(node: SourceNode, frame: DataFrame) -> SourceNode:
+    """Kafka's partitions run apart, and Spark reads a topic that has grown from all ends at once."""
+    from penstock.spark.quirks.kafkaframes import partition_columns
+
+    columns = partition_columns(frame) if node.time is not None else ()
+    return dataclasses.replace(with_parts(node, columns), by_default=True) if columns else node
+
+
+def with_parts(node: SourceNode, columns: Sequence[str]) -> SourceNode:
+    """The source with a watermark for each of its parts.
+
+    Raises: `PipelineError`.
+    """
+    if not columns:
+        return node
+    if node.time is None:
+        raise PipelineError(
+            f"source {node.name} has watermark_by={list(columns)}, but no event time",
+            cause="a watermark is made of a column of event times",
+            next_step='add event_time="…"',
+        )
+    for column in columns:
+        require_column(f"source {node.name}", node.schema, column, "watermark_by")
+        kind = node.schema.field(column).type
+        if not (pt.is_integer(kind) or pt.is_string(kind) or pt.is_large_string(kind)):
+            raise PipelineError(
+                f"watermark_by={column!r} of source {node.name} is {kind}",
+                cause="parts of a source are told apart by numbers or text",
+                next_step="name the column of its partitions, or cast one with selectExpr before Penstock",
+                column=column,
+            )
+    time = dataclasses.replace(node.time, by_part=True)
+    return dataclasses.replace(node, time=time, watermark_by=tuple(columns))
 
 
 def source_node(
@@ -56,8 +103,12 @@ def source_node(
     event_time: str | None = None,
     watermark: Duration | None = None,
     idle: Duration | None = None,
+    watermark_by: str | Sequence[str] = (),
 ) -> SourceNode:
     """Raises: `PipelineError`, `ConfigError`."""
+    if watermark_by:
+        node = source_node(name, schema, frame, event_time=event_time, watermark=watermark, idle=idle)
+        return with_parts(node, names_of(watermark_by))
     if event_time is None:
         if watermark is not None or idle is not None:
             raise PipelineError(

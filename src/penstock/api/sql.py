@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pyarrow.types as pt
 
 from penstock.api.checks import check_columns
@@ -47,7 +48,26 @@ def pushed_down(node: Node, what: str, change: Callable[[DataFrame], DataFrame])
             next_step=f"keep the column {node.event_time!r}, or read the source without event_time=",
             column=node.event_time,
         )
-    return dataclasses.replace(node, schema=schema, frame=frame, derived=True)
+    return dataclasses.replace(_with_parts(node, schema, what), schema=schema, frame=frame, derived=True)
+
+
+def _with_parts(node: SourceNode, schema: pa.Schema, what: str) -> SourceNode:
+    """The source without `watermark_by` if its columns are gone.
+
+    Raises: `PipelineError` if the user asked for them.
+    """
+    gone = [column for column in node.watermark_by if column not in schema.names]
+    if not gone:
+        return node
+    if not node.by_default:
+        raise PipelineError(
+            f"{what} drops {', '.join(map(repr, gone))}, which watermark_by of source {node.name} needs",
+            cause="the parts of the source are told apart by it",
+            next_step=f"keep the column {gone[0]!r}, or read the source without watermark_by=",
+            column=gone[0],
+        )
+    assert node.time is not None
+    return dataclasses.replace(node, watermark_by=(), time=dataclasses.replace(node.time, by_part=False))
 
 
 def where_sql(frame: DataFrame, condition: str) -> DataFrame:

@@ -21,7 +21,7 @@ from penstock.graph.pipeline import Pipeline
 from penstock.graph.stages import Edge, Stage
 from penstock.protocol.advance import Draft, absorb, missing_reports, unbalanced
 from penstock.protocol.commit import with_pending
-from penstock.protocol.eventtime import advance_sources, next_processing_time
+from penstock.protocol.eventtime import Seen, advance_sources, next_processing_time
 from penstock.protocol.ids import CheckpointId, Generation, next_checkpoint
 from penstock.protocol.manifest import (
     Committable,
@@ -188,7 +188,7 @@ class EpochRunner:
         stages = with_rescaled(manifest, self._parallelism(batch), next_checkpoint(manifest.checkpoint))
         return Draft(edges=edges, state=manifest.state, stages=stages, counters=manifest.counters)
 
-    def _source_clocks(self, event_times: Mapping[str, int], now: int) -> dict[str, SourceClock]:
+    def _source_clocks(self, event_times: Mapping[str, Seen], now: int) -> dict[str, SourceClock]:
         seen = {edge.producer: event_times[edge.name] for edge in self.pipeline.edges() if edge.name in event_times}
         times = {source.name: source.time for source in self.pipeline.sources if source.time is not None}
         return advance_sources(self.manifest.sources, times, seen, now)

@@ -171,7 +171,8 @@ class _Compiler:
         schema = schema_of(upstream)
         if isinstance(upstream, SourceNode):
             producer, event_time = self._sources[upstream].name, upstream.event_time
-            self._add_edge(draft, producer, keys, schema, True, False, is_timed(upstream), event_time)
+            by = upstream.watermark_by
+            self._add_edge(draft, producer, keys, schema, True, False, is_timed(upstream), event_time, watermark_by=by)
             return
         if not part.broadcast:
             keys = keys or _inherited_keys(self._operator(upstream).spec, schema)

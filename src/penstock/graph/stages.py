@@ -35,6 +35,8 @@ class Edge:
     """Watermarks come along."""
     event_time: str | None = None
     """Of an edge from a source: the column that its watermark is made of."""
+    watermark_by: tuple[str, ...] = ()
+    """Likewise: the columns that tell its parts apart, if each has a watermark of its own."""
     dealt: bool = False
     """Nobody behind needs an order, so rows that wait may be dealt out evenly."""
     routing: Routing | None = None

@@ -140,7 +140,8 @@ class Channel:
             live_accepted=0 if live is None else live.accepted,
             live_consumed=0 if live is None else live.consumed,
             put_back=0 if live is None else live.put_back,
-            max_event_time=None if live is None else live.max_event_time,
+            max_event_time=None if live is None else live.times.newest,
+            event_times={} if live is None else live.times.parts,
             spilled=tuple(spilled),
             spans=tuple(self._segments.report()),
         )

@@ -21,10 +21,10 @@ from typing import Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.errors import REPORT_IT, ConservationError
 from penstock.hashing import hash_columns
+from penstock.inflight.eventtimes import EventTimes
 from penstock.inflight.segment import HASH_COLUMN
 from penstock.protocol.eventtime import lowest
 from penstock.protocol.manifest import Segment
@@ -142,14 +142,14 @@ class LiveRows:
         schema: pa.Schema,
         open_writer: Callable[[int | None], RowsWriter],
         watermark: int | None = None,
-        event_time: str | None = None,
+        times: EventTimes | None = None,
         *,
         gathers: bool = False,
     ) -> None:
         """With `gathers` it waits for larger slices."""
         self._schema = schema
         self._open_writer, self.watermark = open_writer, watermark
-        self._event_time = None if event_time is None else schema.get_field_index(event_time)
+        self.times = times or EventTimes(schema, None)
         self._gathers = gathers
         self.inputs: LiveInputs | None = None
         self._waiting: deque[pa.RecordBatch] = deque()
@@ -166,7 +166,6 @@ class LiveRows:
         self.accepted = 0
         self.consumed = 0
         self.put_back = 0
-        self.max_event_time: int | None = None
 
     def take_in(self, batch: pa.RecordBatch) -> None:
         """Accepts rows of the stream."""
@@ -177,7 +176,7 @@ class LiveRows:
                 next_step=REPORT_IT,
             )
         self.accepted += batch.num_rows
-        self._follow_event_time(batch)
+        self.times.follow(batch)
         batch = _of_types(batch, self._schema)
         if self.left_behind:
             self._write(batch)
@@ -253,10 +252,3 @@ class LiveRows:
             if self._writer is None:
                 self._writer = self._open_writer(self.watermark)
             self._writer.write(batch)
-
-    def _follow_event_time(self, batch: pa.RecordBatch) -> None:
-        if self._event_time is not None and batch.num_rows:
-            newest = pc.max(batch.column(self._event_time))
-            if newest.is_valid:
-                micros = newest.cast(pa.timestamp("us", newest.type.tz), safe=newest.type.unit != "ns").value
-                self.max_event_time = micros if self.max_event_time is None else max(self.max_event_time, micros)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from penstock.protocol.delivery import miscounted, misdelivered
-from penstock.protocol.eventtime import advance_timers, highest, lowest
+from penstock.protocol.eventtime import Seen, advance_timers, highest, lowest
 from penstock.protocol.keygroups import KeyGroupRange
 from penstock.protocol.manifest import (
     Committable,
@@ -37,8 +37,8 @@ class Draft:
     edges: Mapping[str, EdgeState]
     state: Mapping[str, tuple[StateFile, ...]]
     stages: Mapping[str, StageClock] = field(default_factory=dict)
-    event_times: Mapping[str, int] = field(default_factory=dict)
-    """The largest that was seen on an edge from a source."""
+    event_times: Mapping[str, Seen] = field(default_factory=dict)
+    """The largest that were seen on an edge from a source."""
     counters: Mapping[str, int] = field(default_factory=dict)
     committables: Mapping[str, tuple[Committable, ...]] = field(default_factory=dict)
     violations: tuple[Violation, ...] = ()
@@ -109,12 +109,13 @@ def advance_clock(clock: StageClock, plan: StagePlan, reports: Sequence[SubtaskR
     return msgspec.structs.replace(clock, watermark=highest((clock.watermark, mark)), timers=timers)
 
 
-def _event_times(known: Mapping[str, int], reports: Iterable[SubtaskReport]) -> dict[str, int]:
+def _event_times(known: Mapping[str, Seen], reports: Iterable[SubtaskReport]) -> dict[str, Seen]:
     times = dict(known)
     for report in reports:
         for part in report.inputs:
             if part.max_event_time is not None:
-                times[part.edge] = max(part.max_event_time, times.get(part.edge, part.max_event_time))
+                seen = Seen(part.max_event_time, part.event_times)
+                times[part.edge] = seen.after(times[part.edge]) if part.edge in times else seen
     return times
 
 

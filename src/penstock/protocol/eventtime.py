@@ -11,18 +11,45 @@ back were unread before, and what rows carry is no lower than it was when they a
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+import msgspec
 
 from penstock.protocol.keygroups import KeyGroupRange
-from penstock.protocol.manifest import SourceClock, Timer
+from penstock.protocol.manifest import PartClock, SourceClock, Timer
 
 
 @dataclass(frozen=True, slots=True)
 class SourceTime:
-    """What a source promises: rows are at most `delay` behind the newest; after `idle` without rows others decide."""
+    """What a source promises: rows are at most `delay` behind the newest; after `idle` without rows others decide.
+
+    With `by_part` each part of the source, such as a partition of a topic, promises that for itself. The source is then
+    as far as its slowest part, of those that delivered rows in the last `part_idle`.
+    """
 
     delay: int
     idle: int | None = None
+    by_part: bool = False
+
+    @property
+    def part_idle(self) -> int:
+        return PART_IDLE if self.idle is None else self.idle
+
+
+PART_IDLE = 60_000_000
+"""Unless the user says another time: a partition that is done for good must not hold back the rest for ever."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The largest event time of the rows that a source delivered in an epoch, of all and by part."""
+
+    newest: int
+    parts: Mapping[str, int] = field(default_factory=dict)
+
+    def after(self, other: Seen) -> Seen:
+        parts = {name: max(time, other.parts.get(name, time)) for name, time in self.parts.items()}
+        return Seen(max(self.newest, other.newest), {**other.parts, **parts})
 
 
 def lowest(watermarks: Iterable[int | None]) -> int | None:
@@ -38,7 +65,7 @@ def highest(watermarks: Iterable[int | None]) -> int | None:
 def advance_sources(
     clocks: Mapping[str, SourceClock],
     times: Mapping[str, SourceTime],
-    seen: Mapping[str, int],
+    seen: Mapping[str, Seen],
     now: int,
 ) -> dict[str, SourceClock]:
     """The clocks after an epoch in which sources delivered rows up to the event times `seen`.
@@ -52,11 +79,7 @@ def advance_sources(
     if others is None:
         return clocks
     return {
-        name: SourceClock(
-            max_event_time=clock.max_event_time,
-            watermark=highest((clock.watermark, others)),
-            active_at=clock.active_at,
-        )
+        name: msgspec.structs.replace(clock, watermark=highest((clock.watermark, others)))
         if is_idle(clock, times[name], now)
         else clock
         for name, clock in clocks.items()
@@ -67,11 +90,31 @@ def is_idle(clock: SourceClock, time: SourceTime, now: int) -> bool:
     return time.idle is not None and clock.active_at is not None and now - clock.active_at >= time.idle
 
 
-def _observed(clock: SourceClock, time: SourceTime, seen: int | None, now: int) -> SourceClock:
-    if seen is None:
-        return clock if clock.active_at is not None else SourceClock(active_at=now)
-    newest = seen if clock.max_event_time is None else max(seen, clock.max_event_time)
-    return SourceClock(max_event_time=newest, watermark=highest((clock.watermark, newest - time.delay)), active_at=now)
+def _observed(clock: SourceClock, time: SourceTime, seen: Seen | None, now: int) -> SourceClock:
+    newest = highest((clock.max_event_time, None if seen is None else seen.newest))
+    active_at = clock.active_at if seen is None and clock.active_at is not None else now
+    if not time.by_part:
+        reached = None if newest is None else newest - time.delay
+        return SourceClock(max_event_time=newest, watermark=highest((clock.watermark, reached)), active_at=active_at)
+    parts = _parts_observed(clock.parts or {}, {} if seen is None else seen.parts, now, time.part_idle)
+    slowest = lowest(part.max_event_time for part in parts.values())
+    reached = None if slowest is None else slowest - time.delay
+    return SourceClock(
+        max_event_time=newest, watermark=highest((clock.watermark, reached)), active_at=active_at, parts=parts
+    )
+
+
+def _parts_observed(
+    known: Mapping[str, PartClock], seen: Mapping[str, int], now: int, idle: int
+) -> dict[str, PartClock]:
+    """The parts that are not idle. One that was idle and delivers again counts like a new one: nothing is forgotten
+    that would have held the watermark back."""
+    fresh = {
+        name: PartClock(max_event_time=max(time, known[name].max_event_time) if name in known else time, active_at=now)
+        for name, time in seen.items()
+    }
+    quiet = {name: part for name, part in known.items() if name not in seen and now - part.active_at < idle}
+    return dict(sorted({**quiet, **fresh}.items()))
 
 
 def is_due(timers: Iterable[Timer], groups: KeyGroupRange, watermark: int | None, now: int) -> bool:

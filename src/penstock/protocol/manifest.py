@@ -171,12 +171,21 @@ class SourcePosition(_Value, frozen=True, kw_only=True):
     """The source's own checkpoint may be ahead, because an older checkpoint was restored on purpose."""
 
 
+class PartClock(_Value, frozen=True, array_like=True, kw_only=True):
+    """Event time of one part of a source, such as a partition of a topic: the largest seen, and when rows arrived."""
+
+    max_event_time: Int64
+    active_at: Int64
+
+
 class SourceClock(_Value, frozen=True, kw_only=True):
     """Event time of one source: the largest seen, the watermark made of it, and when rows last arrived."""
 
     max_event_time: Int64 | None = None
     watermark: Int64 | None = None
     active_at: Int64 | None = None
+    parts: dict[str, PartClock] | msgspec.UnsetType = msgspec.UNSET
+    """Of a source whose watermark is that of its slowest part: the parts that are not idle."""
 
 
 class Timer(_Value, frozen=True, kw_only=True):

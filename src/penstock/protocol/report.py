@@ -34,6 +34,8 @@ class InputReport(msgspec.Struct, frozen=True, kw_only=True):
     live_consumed: int = 0
     put_back: int = 0
     max_event_time: int | None = None
+    event_times: dict[str, int] = {}
+    """By part of the source, the largest; empty where the source has one watermark for all."""
     spilled: tuple[Segment, ...] = ()
     spans: tuple[SpanReport, ...] = ()
 

@@ -20,6 +20,7 @@ from penstock.errors import PenstockError, not_text
 from penstock.graph.stages import Edge, SinkBinding, Stage, StateTable, ToEdge, ToOperator, ToSink
 from penstock.hashing import hash_columns
 from penstock.inflight.arrivals import ArrivalWriters
+from penstock.inflight.eventtimes import EventTimes
 from penstock.inflight.gate import Channel, Gate, as_records
 from penstock.inflight.lanes import Dealer, DealingWriter, spread_lanes
 from penstock.inflight.live import LiveInputs, LiveRows, RowsWriter
@@ -217,7 +218,8 @@ class _Attempt(Watched):
         if inputs is not None or self._stage.head.concurrent:
             spill, gathers = partial(self._open_spill, edge), self._stage.head.gathers
             watermark = self._mine.arrival_watermark
-            rows = LiveRows(edge_schema(edge.schema), spill, watermark, edge.event_time, gathers=gathers)
+            times = EventTimes(edge.schema, edge.event_time, edge.watermark_by)
+            rows = LiveRows(edge_schema(edge.schema), spill, watermark, times, gathers=gathers)
             if inputs is not None:
                 inputs.attach(edge.name, rows)
         watermarks = None

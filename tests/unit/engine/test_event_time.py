@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from penstock.inflight.watermarks import ChannelWatermarks
 from penstock.protocol.eventtime import (
+    Seen,
     SourceTime,
     advance_sources,
     advance_timers,
@@ -35,41 +36,96 @@ def test_nothing_is_known_as_long_as_one_input_has_no_watermark() -> None:
 
 def test_a_source_s_watermark_follows_its_largest_event_time_and_never_goes_back() -> None:
     times = {"a": SourceTime(delay=10)}
-    first = advance_sources({}, times, {"a": 100}, now=1)
+    first = advance_sources({}, times, {"a": Seen(100)}, now=1)
     assert first["a"] == SourceClock(max_event_time=100, watermark=90, active_at=1)
-    older = advance_sources(first, times, {"a": 50}, now=2)
+    older = advance_sources(first, times, {"a": Seen(50)}, now=2)
     assert older["a"].watermark == 90
-    slower = advance_sources(first, {"a": SourceTime(delay=60)}, {"a": 110}, now=3)
+    slower = advance_sources(first, {"a": SourceTime(delay=60)}, {"a": Seen(110)}, now=3)
     assert slower["a"].watermark == 90, "a larger delay after a restart must not take the promise back"
 
 
 def test_an_idle_source_follows_the_slowest_of_the_others_and_may_come_back() -> None:
     times = {"a": SourceTime(0), "b": SourceTime(0), "c": SourceTime(0, idle=10)}
-    clocks = advance_sources({}, times, {"a": 100, "b": 70, "c": 5}, now=0)
+    clocks = advance_sources({}, times, {"a": Seen(100), "b": Seen(70), "c": Seen(5)}, now=0)
     assert [clocks[name].watermark for name in "abc"] == [100, 70, 5]
-    clocks = advance_sources(clocks, times, {"a": 120, "b": 80}, now=9)
+    clocks = advance_sources(clocks, times, {"a": Seen(120), "b": Seen(80)}, now=9)
     assert clocks["c"].watermark == 5, "not idle yet"
-    clocks = advance_sources(clocks, times, {"a": 130, "b": 90}, now=10)
+    clocks = advance_sources(clocks, times, {"a": Seen(130), "b": Seen(90)}, now=10)
     assert clocks["c"].watermark == 90
-    clocks = advance_sources(clocks, times, {"c": 60}, now=11)
+    clocks = advance_sources(clocks, times, {"c": Seen(60)}, now=11)
     assert clocks["c"].watermark == 90, "what others have passed meanwhile stays passed"
     assert clocks["c"].max_event_time == 60
 
 
 def test_a_source_that_never_delivered_counts_as_idle_only_after_its_time() -> None:
     times = {"a": SourceTime(0), "b": SourceTime(0, idle=10)}
-    clocks = advance_sources({}, times, {"a": 100}, now=1_000)
+    clocks = advance_sources({}, times, {"a": Seen(100)}, now=1_000)
     assert clocks["b"].watermark is None
-    clocks = advance_sources(clocks, times, {"a": 110}, now=1_009)
+    clocks = advance_sources(clocks, times, {"a": Seen(110)}, now=1_009)
     assert clocks["b"].watermark is None
-    clocks = advance_sources(clocks, times, {"a": 120}, now=1_010)
+    clocks = advance_sources(clocks, times, {"a": Seen(120)}, now=1_010)
     assert clocks["b"].watermark == 120
 
 
 def test_when_all_sources_are_idle_nothing_moves() -> None:
     times = {name: SourceTime(0, idle=10) for name in "ab"}
-    clocks = advance_sources({}, times, {"a": 100, "b": 70}, now=0)
+    clocks = advance_sources({}, times, {"a": Seen(100), "b": Seen(70)}, now=0)
     assert advance_sources(clocks, times, {}, now=1_000) == clocks
+
+
+PARTS = {"a": SourceTime(delay=10, idle=100, by_part=True)}
+
+
+def test_a_source_with_parts_is_as_far_as_its_slowest_part() -> None:
+    clocks = advance_sources({}, PARTS, {"a": Seen(500, {"0": 500, "1": 200})}, now=0)
+    assert clocks["a"].watermark == 190
+    clocks = advance_sources(clocks, PARTS, {"a": Seen(900, {"0": 900})}, now=1)
+    assert clocks["a"].watermark == 190, "the slow part said nothing, and is not idle yet"
+    clocks = advance_sources(clocks, PARTS, {"a": Seen(400, {"1": 400})}, now=2)
+    assert clocks["a"].watermark == 390
+    assert clocks["a"].max_event_time == 900
+
+
+def test_a_new_part_that_is_ahead_makes_no_row_of_the_others_late() -> None:
+    clocks = advance_sources({}, PARTS, {"a": Seen(100, {"0": 100})}, now=0)
+    clocks = advance_sources(clocks, PARTS, {"a": Seen(9_000, {"0": 120, "8": 9_000})}, now=1)
+    assert clocks["a"].watermark == 110
+
+
+def test_a_new_part_that_is_behind_takes_no_promise_back() -> None:
+    clocks = advance_sources({}, PARTS, {"a": Seen(100, {"0": 100})}, now=0)
+    clocks = advance_sources(clocks, PARTS, {"a": Seen(120, {"0": 120, "8": 5})}, now=1)
+    assert clocks["a"].watermark == 90
+
+
+def test_an_idle_part_does_not_count_until_it_delivers_again() -> None:
+    clocks = advance_sources({}, PARTS, {"a": Seen(500, {"0": 500, "1": 200})}, now=0)
+    clocks = advance_sources(clocks, PARTS, {"a": Seen(600, {"0": 600})}, now=99)
+    assert clocks["a"].watermark == 190
+    clocks = advance_sources(clocks, PARTS, {}, now=100)
+    assert clocks["a"].watermark == 590
+    clocks = advance_sources(clocks, PARTS, {"a": Seen(800, {"0": 800, "1": 650})}, now=101)
+    assert clocks["a"].watermark == 640
+
+
+def test_when_all_parts_are_idle_the_watermark_stays() -> None:
+    clocks = advance_sources({}, PARTS, {"a": Seen(500, {"0": 500, "1": 200})}, now=0)
+    assert advance_sources(clocks, PARTS, {}, now=1_000)["a"].watermark == 190
+
+
+@given(st.lists(st.dictionaries(st.sampled_from("012"), st.integers(0, 50), min_size=1), max_size=20))
+def test_no_row_is_late_that_is_in_order_within_its_part(epochs: list[dict[str, int]]) -> None:
+    """Parts that were there from the beginning, none idle; steps of each go up."""
+    clocks = advance_sources({}, PARTS, {"a": Seen(0, dict.fromkeys("012", 0))}, now=0)
+    at = dict.fromkeys("012", 0)
+    for number, steps in enumerate(epochs):
+        watermark = clocks["a"].watermark
+        assert watermark is not None
+        assert all(at[part] >= watermark for part in steps)
+        at |= {part: at[part] + step for part, step in steps.items()}
+        seen = {part: at[part] for part in steps}
+        clocks = advance_sources(clocks, PARTS, {"a": Seen(max(seen.values()), seen)}, now=number)
+        assert clocks["a"].watermark == min(at.values()) - 10
 
 
 def read(lo: int, hi: int, watermark: int | None) -> ReadSpan:

@@ -12,6 +12,7 @@ import pytest
 
 from penstock.errors import ConservationError
 from penstock.hashing import hash_columns
+from penstock.inflight.eventtimes import EventTimes
 from penstock.inflight.lanes import BLOCK_ROWS, Dealer, spread
 from penstock.inflight.live import GATHERED_BYTES, LiveInputs, LiveRows, hashed
 from penstock.inflight.segment import HASH_COLUMN, edge_schema
@@ -195,9 +196,9 @@ def test_the_largest_event_time_counts_rows_that_nobody_processed(column: pa.Dat
     unit = 1000 if "ms" in str(column) else 1
     times = pa.array([3000 // unit, None, 9000 // unit, 5000 // unit], pa.int64()).cast(column)
     batch = pa.RecordBatch.from_arrays([times, pa.array([0] * 4, pa.int64())], ["ts", HASH_COLUMN])
-    inputs, live = single([batch], edge_schema(schema), event_time="ts")
+    inputs, live = single([batch], edge_schema(schema), times=EventTimes(schema, "ts"))
     end(inputs, [live])
-    assert live.max_event_time == 9000
+    assert live.times.newest == 9000
 
 
 class Silent(Writer):

@@ -1,0 +1,30 @@
+"""Spark tells nobody in Python that a DataFrame reads Kafka.
+
+Its analysed plan does: the relation of a streaming source is printed with the name of the source's provider.
+
+Seen in Spark 4.3.0.
+"""
+
+from __future__ import annotations
+
+from py4j.protocol import Py4JError
+from pyspark.sql import DataFrame
+
+KAFKA, PARTITION, TOPIC = "kafka", "partition", "topic"
+
+
+def partition_columns(frame: DataFrame) -> tuple[str, ...]:
+    """The columns that tell Kafka's partitions apart, as far as a frame that reads Kafka alone has kept them."""
+    types = dict(frame.dtypes)
+    if types.get(PARTITION) != "int" or not _reads_kafka(frame):
+        return ()
+    return (TOPIC, PARTITION) if types.get(TOPIC) == "string" else (PARTITION,)
+
+
+def _reads_kafka(frame: DataFrame) -> bool:
+    try:
+        leaves = frame._jdf.queryExecution().analyzed().collectLeaves()  # noqa: SLF001 - there is no other way
+        sources = [str(leaves.apply(number).toString()) for number in range(leaves.size())]
+    except (Py4JError, AttributeError):
+        return False
+    return bool(sources) and all(source.lower() == KAFKA for source in sources)
