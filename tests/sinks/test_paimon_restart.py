@@ -102,7 +102,7 @@ def test_a_first_commit_that_expired_and_was_compacted_is_not_made_again(
     sink = table_in(tmp_path)
     run = die_after_the_first_commit(sink, tmp_path, monkeypatch)
     others_commit_and_expire(sink, compact=True)
-    with pytest.raises(TablePositionMismatch, match="nobody can tell"):
+    with pytest.raises(TablePositionMismatch, match="the table cannot tell"):
         finish(run, sink, tmp_path)
     assert numbers(sink) == Counter([-1, *range(50)])
 
@@ -129,7 +129,7 @@ def test_an_older_checkpoint_is_not_restored_where_later_commits_may_have_expire
     run.batches = batches_of(50, 2)
     finish(run, sink, tmp_path)
     others_commit_and_expire(sink)
-    with pytest.raises(TablePositionMismatch, match="nobody can tell"):
+    with pytest.raises(TablePositionMismatch, match="the table cannot tell"):
         finish(run, sink, tmp_path, restore=int(older))
     assert numbers(sink) == Counter([-1, *range(100)])
 

@@ -1,4 +1,4 @@
-"""The queries that run in this process, for whoever has to end them: a test, a notebook, the end of a program."""
+"""The queries that run in this process, so that a test, a notebook or the end of a program can end them."""
 
 from __future__ import annotations
 

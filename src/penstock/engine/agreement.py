@@ -1,4 +1,4 @@
-"""Before a sink commits anything: does its table fit the checkpoint, and is what is left to commit still there."""
+"""Before a sink commits: checks that its table agrees with the checkpoint, and that files to commit still exist."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _log = logging.getLogger("penstock")
 def agree(name: str, sink: SinkState, committer: Committer, *, restored: bool = False) -> SinkStanding:
     """Where a sink's commits stand when a driver starts. Changes nothing; what landed is acknowledged later.
 
-    `restored`: an older checkpoint, or one from another folder, was asked for.
+    `restored`: the user asked for an older checkpoint, or for one from another folder.
 
     Raises: `TablePositionMismatch`; `MissingFile` when a file that is still to be committed is gone.
     """
@@ -51,9 +51,9 @@ def agree(name: str, sink: SinkState, committer: Committer, *, restored: bool = 
 
 
 def ask_table(name: str, sink: SinkState, committer: Committer, *, restored: bool = False) -> Agreed:
-    """What of a sink's pending checkpoints its table holds.
+    """Asks the table which pending checkpoints of a sink it holds.
 
-    Raises: `TablePositionMismatch` when table and checkpoint cannot both be right, or nobody can tell.
+    Raises: `TablePositionMismatch` when table and checkpoint contradict each other, or the table cannot tell.
     """
     history = committer.commits(sink.snapshot, max(1, len(sink.pending)), floor_of(sink))
     match reconcile(sink, history, restored=restored):
@@ -96,7 +96,7 @@ def _untold(name: str, sink: SinkState, snapshot: int) -> TablePositionMismatch:
     else:
         question = f"whether more than checkpoint {sink.committed or 'none'} was committed"
     return TablePositionMismatch(
-        f"sink {name}: snapshot {snapshot} of the table is gone, so nobody can tell {question}; nothing was committed",
+        f"sink {name}: snapshot {snapshot} is gone, so the table cannot tell {question}; nothing was committed",
         cause="another engine expired snapshots while the query did not run",
         next_step="look for the rows of that checkpoint in the table; if they are missing, write them by hand. Then go"
         " on with a new checkpoint folder. To avoid this, keep more snapshots (snapshot.num-retained.min)",

@@ -1,6 +1,6 @@
 """Removes the table files of attempts that lost, also of those that were killed and could report nothing.
 
-The folder ``attempts/`` holds one small list per attempt and sink, so nothing of the table has to be listed. A crash
+The folder ``attempts/`` holds one small list per attempt and sink, so the driver need not list the table. A crash
 between removing files and forgetting their list leaves the list; removing a file twice does no harm.
 """
 

@@ -33,7 +33,7 @@ class Autoscaler:
         self._fixed.update(stages)
 
     def observe(self, result: EpochResult) -> tuple[dict[str, str], list[Change]]:
-        """What there is to say about stages, and the changes that follow from it."""
+        """Remarks about stages for the event, and the changes to make."""
         now = self._clock()
         span_s = result.duration_s if self._last_s is None else max(now - self._last_s, result.duration_s)
         self._last_s = now

@@ -1,7 +1,7 @@
-"""Work beside the caller, as single steps: a thread makes them one after another, the simulator when it likes.
+"""Background work as single steps. A thread makes them one after another; the simulator chooses the order.
 
-A step does one action and says when the next one is wanted. Nothing else of the engine starts threads of its own, so
-whoever replaces `Spawn` decides about every interleaving.
+A step does one action and says when the next one is wanted. Nothing else in the engine starts threads, so the
+simulator, which replaces `Spawn`, decides about every interleaving.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Background(Protocol):
 
 
 class Spawn(Protocol):
-    """Makes a `Background`; `on_death` gets whatever a step raises, which ends it."""
+    """Makes a `Background`. An exception of a step ends it, and `on_death` gets the exception."""
 
     def __call__(self, name: str, step: Step, on_death: Callable[[BaseException], None]) -> Background: ...
 
@@ -92,5 +92,5 @@ class StepThread:
                 if pause > 0:
                     self._woken.wait(None if pause == WHEN_WOKEN else pause)
                 self._woken.clear()
-        except BaseException as error:  # a thread must not die in silence
+        except BaseException as error:  # a thread must not die unnoticed
             self._on_death(error)

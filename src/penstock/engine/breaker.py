@@ -8,7 +8,7 @@ from penstock.errors import TooManyErrors
 from penstock.protocol.report import FAILED, TRIED, SubtaskReport
 
 ROWS_MIN = 1_000
-"""Fewer rows say nothing about a rate; they are counted together with those of the next epochs."""
+"""With fewer rows a rate says nothing; they are added to those of the next epochs."""
 
 
 class Breaker:

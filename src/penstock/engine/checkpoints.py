@@ -1,4 +1,4 @@
-"""Manifests and generations in the checkpoint directory. Creating a name that nobody has is the only atomic step:
+"""Manifests and generations in the checkpoint directory. Creating a name that does not exist is the only atomic step:
 it publishes a checkpoint, and it fences off an older driver."""
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from penstock.store.base import AlreadyExists, Store
 
 
 class Driver(msgspec.Struct, frozen=True):
-    """Who runs a generation; for people."""
+    """The process that runs a generation, for people to read."""
 
     host: str
     pid: int
@@ -85,7 +85,7 @@ class Checkpoints:
         match decode_manifest(data):
             case Manifest() as manifest:
                 if manifest.checkpoint != checkpoint:
-                    # Whoever follows it would look for a name that is taken, for ever.
+                    # A driver that follows it would look for a name that is taken, for ever.
                     raise CorruptFile(
                         f"{path} in {self.store.url} is the manifest of checkpoint {manifest.checkpoint}",
                         cause="the file was copied or renamed",
@@ -115,12 +115,12 @@ class Checkpoints:
         return self.read(checkpoint)
 
     def mark_retired(self, checkpoint: CheckpointId) -> None:
-        """It is no checkpoint any more, and nobody can take its name."""
+        """Marks a manifest as no checkpoint any more. Its name stays taken."""
         with suppress(AlreadyExists):
             self.store.create(retired_path(checkpoint), b"")
 
     def publish(self, manifest: Manifest) -> int:
-        """Makes a checkpoint exist; returns its size in bytes. Nobody can publish the same id twice.
+        """Publishes a checkpoint; returns its size in bytes. An id can be published only once.
 
         Raises: `Fenced` when another driver was first.
         """

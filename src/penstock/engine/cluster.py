@@ -1,4 +1,4 @@
-"""The one interface through which the engine has work done; Spark implements it, and so does the test runner."""
+"""The only interface through which the engine runs work. Spark implements it, and so does the test runner."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class JobFailed(Exception):
 
 
 class JobCancelled(JobFailed):
-    """Somebody ended the job: this driver, Ctrl-C, or a person at Spark's UI."""
+    """The job was cancelled: by this driver, by Ctrl-C, or in Spark's UI."""
 
 
 class Cluster(Protocol):
@@ -69,7 +69,7 @@ class Cluster(Protocol):
         ...
 
     def cancel(self) -> None:
-        """Has the running job end soon, if there is one; called from other threads. Attempts that go on are losers."""
+        """Cancels the running job, if there is one; called from other threads. Attempts that go on are losers."""
         ...
 
     def activity(self) -> str:

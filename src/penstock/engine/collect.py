@@ -1,6 +1,6 @@
 """Removes files that no retained checkpoint names, in the background.
 
-A crash between any two steps leaves at most files that nobody names; the next sweep finds them.
+A crash between any two steps leaves at most files that no checkpoint names; the next sweep finds them.
 
 The manifest with which a driver took over is never deleted, only marked as retired: an older driver that was paused
 needs its name next, and must find it taken whenever it goes on.
@@ -25,7 +25,7 @@ SWEEP_EVERY = 50
 """Checkpoints between two full listings; in between, only files that drop out of retained manifests are deleted."""
 
 LEFTOVER_S = 3600.0
-"""A temporary file that nobody has written to for so long was left by a crash."""
+"""A temporary file that did not change for this long was left by a crash."""
 
 
 class Collector:
@@ -81,7 +81,8 @@ class Collector:
         self._background.wake()
 
     def finish(self, timeout_s: float | None = None) -> bool:
-        """False when it does not end in time: what it leaves, the next driver's first sweep finds."""
+        """Ends the collector; False when it does not end in time. The next driver's first sweep removes what is
+        left."""
         with self._lock:
             self._ending = True
         self._background.wake()
@@ -113,7 +114,7 @@ class Collector:
         for checkpoint in retired(self._retained, self._retain):
             self._retire(checkpoint)
             dropped |= self._retained.pop(checkpoint)
-        # Asked after the manifests are gone: who pins a checkpoint looks for its manifest afterwards.
+        # Asked after the manifests are gone: a savepoint pins its checkpoint first and looks for the manifest then.
         needed = self._pinned().union(*self._retained.values())
         self._delete(dropped - needed)
         self._since_sweep += len(published)
@@ -130,13 +131,13 @@ class Collector:
             self._checkpoints.store.delete(entry.path for entry in self._checkpoints.store.leftovers(LEFTOVER_S))
 
     def _retire_strays(self, newest: CheckpointId) -> None:
-        """A driver that was paused before its takeover may have used a name that retention had freed meanwhile. It
-        cannot tell afterwards whether a newer one began with its manifest: the newer one can."""
+        """Retires manifests of drivers that were paused before their takeover and used a name that retention had freed.
+        Only this, newer driver can tell that it did not begin with them."""
         for checkpoint in self._checkpoints.ids():
             if checkpoint < newest and checkpoint not in self._retained and checkpoint not in self._unread:
                 self._checkpoints.mark_retired(checkpoint)
 
     def _delete(self, files: Iterable[str]) -> None:
-        """All but those that a checkpoint which could not be read may name."""
+        """Deletes files, except those that an unreadable checkpoint may name."""
         unknown = max(self._unread, default=NO_CHECKPOINT)
         self._checkpoints.store.delete(sorted(file for file in files if written_for(file) > unknown))

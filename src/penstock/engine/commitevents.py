@@ -1,4 +1,4 @@
-"""What a sink tells about its commits: events for the history, and which call another thread finds running."""
+"""Reports of a sink about its commits: events for the history, and the call that is running."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class CommitCall:
 
 @dataclass(frozen=True, slots=True)
 class CommitEvents:
-    """Whom a sink tells: of what happened, and that it gave up."""
+    """Callbacks of a sink: for events, and for giving up."""
 
     committed: Callable[[Committed], None]
     retried: Callable[[CommitRetried], None]

@@ -31,7 +31,7 @@ from penstock.sinks.listeners import CommitInfo, CommitListener, SinkTime
 _log = logging.getLogger("penstock")
 
 JOIN_S = 0.2
-"""Whoever waits for the last commit looks so often whether it still gets on."""
+"""How often a thread that waits for the last commit looks whether it gets on."""
 PROGRESS_EVERY_S = 5.0
 """Between two calls of `CommitListener.on_progress` while nothing happens."""
 
@@ -77,7 +77,7 @@ class SinkCommits:
 
     @property
     def state(self) -> SinkState:
-        """What a manifest that is published now has to hold of this sink."""
+        """The state of this sink for a manifest that is published now."""
         with self._lock:
             return self._standing.sink
 
@@ -89,7 +89,7 @@ class SinkCommits:
         self._background.wake()
 
     def discard(self, committables: tuple[Committable, ...]) -> None:
-        """Has the files of committables removed that no checkpoint holds and none ever will."""
+        """Removes files of committables that no checkpoint holds or will hold."""
         with self._lock:
             self._discarded += committables
         self._background.wake()
@@ -97,7 +97,7 @@ class SinkCommits:
     def finish(self, limit_s: float | None = None) -> CommitCall | None:
         """Commits what is pending, then ends. What failed has already ended.
 
-        Gives what it is in the middle of, if a single call takes longer than `limit_s`.
+        Returns the running call if it takes longer than `limit_s`.
         """
         with self._lock:
             self._ending = True
@@ -117,7 +117,7 @@ class SinkCommits:
             return self._act()
         except PenstockError as error:
             self._events.failed(error)
-        except Exception as error:  # nothing dies in silence
+        except Exception as error:  # no thread dies unnoticed
             self._events.failed(_failed(self._name, error))
         return None
 
@@ -182,7 +182,7 @@ class SinkCommits:
         self._change(lambda standing: protocol.committed(standing, batch, receipt))
 
     def _properties(self, batch: CommitBatch) -> dict[str, str]:
-        """Written into the table snapshot, for whoever looks at the table alone."""
+        """Properties of the table snapshot, for readers who see only the table."""
         properties = {"penstock.checkpoint": str(batch.permit.checkpoint)}
         if batch.watermark is not None:
             properties["penstock.watermark"] = str(batch.watermark)
@@ -203,7 +203,7 @@ class SinkCommits:
         self._change(lambda standing: protocol.answered(standing, agreed))
 
     def _raise_unless_replaced(self, error: PenstockError) -> NoReturn:
-        """A newer driver may have committed, and others may have tidied up behind it: that is the reason, then."""
+        """Raises the error; if a newer driver took over, which may have caused it, `Fenced` instead."""
         if not self._still_leader():
             raise Fenced(
                 f"sink {self._name}: {error.seen}",
@@ -269,7 +269,7 @@ class SinkCommits:
             if discarded:
                 self._committer.abort(discarded)
             swept = self._attempts is not None and self._attempts.sweep(self._committer.remove)
-        except Exception as error:  # files that nobody names are harmless
+        except Exception as error:  # files that no checkpoint names are harmless
             _log.warning("sink %s: files of failed attempts could not be removed: %s", self._name, error)
             return False
         return bool(discarded) or swept
@@ -360,9 +360,10 @@ class CommitCoordinator:
         return max((len(state.pending) for state in self.states().values()), default=0)
 
     def busy(self) -> list[CommitCall]:
-        """What the sinks are in the middle of."""
+        """The running calls of all sinks."""
         return [busy for sink in self._sinks.values() if (busy := sink.busy) is not None]
 
     def finish(self, limit_s: float | None = None) -> list[CommitCall]:
-        """Ends all sinks once everything is committed; gives what is given up because it does not return."""
+        """Ends all sinks once everything is committed. Returns the calls that were given up because they did not
+        return."""
         return [busy for sink in self._sinks.values() if (busy := sink.finish(limit_s)) is not None]

@@ -1,4 +1,4 @@
-"""Ends the parts of a query one after another, each with a limit and a name: nothing waits for ever, or in silence."""
+"""Ends the parts of a query one after another. Each has a limit and a name, so no wait is endless or silent."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from penstock.errors import CommitFailed, OtherProcess, StopTimeout
 _log = logging.getLogger("penstock")
 
 PART_S = 60.0
-"""For a part that should end at once; what it leaves undone is harmless, and the next driver finds it."""
+"""The limit for a part that should end at once. The next driver finishes what it leaves undone."""
 COPYING_S = 600.0
-"""For a savepoint that is being made, without a file copied."""
+"""The limit for a savepoint without a copied file."""
 
 
 class Ending:
-    """What is being ended right now, for whoever waits."""
+    """The part that is ending right now, for messages to waiting threads."""
 
     def __init__(self, spawn: Spawn) -> None:
         self._spawn = spawn
         self.waits_for: str | None = None
 
     def feed(self, feed: Feed) -> None:
-        """In a thread of its own: nobody can say how long Spark takes."""
+        """Stops the feed in a thread of its own, because Spark may take any time."""
 
         def stop() -> Pause:
             feed.stop()

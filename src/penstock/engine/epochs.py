@@ -152,7 +152,7 @@ class EpochRunner:
     def publish(self, epoch: Prepared) -> EpochResult:
         """Makes an epoch a checkpoint; may be tried again with the same epoch.
 
-        Raises: `Fenced`; `StorageFailed`, and then nobody knows whether it is published.
+        Raises: `Fenced`; `StorageFailed`, and then it is unknown whether it is published.
         """
         tried_s = self.clock()
         manifest_bytes = self.checkpoints.publish(epoch.manifest)

@@ -16,17 +16,17 @@ from penstock.protocol.silence import SourceState
 class SourceContended(Exception):
     """Two streaming queries wrote the same entry of the source's log; the other one was first, this one has ended.
 
-    A driver that was replaced may have had one write under way: whoever starts again goes on from that entry.
+    A driver that was replaced may have had one write under way: the next start goes on from that entry.
     """
 
 
 class SourceCancelled(Exception):
-    """Somebody cancelled a job with which the source was being read: Ctrl-C does, or a person at Spark's UI."""
+    """A job that was reading the source was cancelled, by Ctrl-C or in Spark's UI."""
 
 
 class SourceStopped(Exception):
-    """Somebody else stopped the reading of the source, with micro-batches left or more to come: a program that stops
-    all streaming queries of its session does."""
+    """The user stopped the reading of the source, with micro-batches left or more to come: a program that stops all
+    streaming queries of its session does."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,8 +34,8 @@ from penstock.protocol.outage import Outage
 from penstock.protocol.recover import RefuseBatch, SkipBatch, TakeBatch, judge_batch
 
 LEADER_CHECK_S = 5.0
-"""Whoever publishes finds out that it was replaced. One that only waits must look, or it would take the newer
-driver's micro-batches away from it."""
+"""A driver that publishes finds out that it was replaced. A driver that only waits must look, or it would take the
+newer driver's micro-batches away from it."""
 
 
 class NotIngested(Exception):
@@ -136,7 +136,7 @@ class EpochLoop:
             raise NotIngested(f"micro-batch {offer.batch.batch_id} was not ingested: the query stopped")
 
     def wake(self) -> None:
-        """Something changed: whoever waits looks again."""
+        """Something changed: waiting threads look again."""
         with self._changed:
             self._changed.notify_all()
         self._background.wake()
@@ -248,7 +248,7 @@ class EpochLoop:
         return min(until_check_s, due_in_s) if due_in_s else until_check_s
 
     def _check_leader(self) -> None:
-        """Raises: `Fenced`; `StorageFailed` when nobody could tell for too long."""
+        """Raises: `Fenced`; `StorageFailed` when that stayed unknown for too long."""
         try:
             self._runner.checkpoints.require_leader(self._runner.generation)
         except StorageFailed as error:

@@ -10,11 +10,11 @@ from penstock.protocol.report import SubtaskReport, Timing
 
 LEARNING = 0.3
 FORGETTING = 0.7
-"""What went faster than known is believed sooner: the first job of a JVM takes seconds."""
+"""Lower costs are learned faster than higher ones: the first job of a JVM takes seconds."""
 BROADCAST_SHARE = 0.5
-"""Of a stage's budget, for broadcast rows: the rows they are meant for need the other half."""
+"""The share of a stage's budget for broadcast rows; other rows need the rest."""
 FIRST_BROADCAST_ROWS = 128
-"""Nothing is known about their cost yet."""
+"""The number of broadcast rows before their cost is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class Pace:
         return max(1, int(budget_s * BROADCAST_SHARE / max(cost_s, 1e-9)))
 
     def _need_s(self, stage: str, subtask: SubtaskPlan, parallelism: int, *, live: bool) -> float:
-        """Live rows are expected to come as in the last micro-batch."""
+        """How long a subtask needs, if live rows come as in the last micro-batch."""
         cost_s = self.row_cost_s.get(stage)
         expected = self.live_rows.get((stage, parallelism)) if live else [0] * parallelism
         if cost_s is None or expected is None:

@@ -10,7 +10,7 @@ from penstock.protocol.manifest import Manifest
 
 
 class Pins:
-    """What the collector must not delete. Pins live in memory: nobody copies for a driver that is gone."""
+    """Files that the collector must not delete. Pins live in memory: when the driver is gone, so are its copies."""
 
     def __init__(self, checkpoints: Checkpoints) -> None:
         self._checkpoints = checkpoints
@@ -23,7 +23,7 @@ class Pins:
             return frozenset().union(*self._pinned)
 
     def hold_newest(self, newest: Callable[[], Manifest]) -> tuple[Manifest, Callable[[], None]]:
-        """Pins the newest checkpoint; returns it, and what ends the pin.
+        """Pins the newest checkpoint; returns it, and a function that ends the pin.
 
         The checkpoint might be retired between asking for it and holding it. Its manifest goes first then: if that is
         still there after holding, the collector has yet to ask for pins, and will see this one.

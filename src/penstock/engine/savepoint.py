@@ -58,7 +58,7 @@ class SavepointJob:
         self.savepoint: Savepoint | None = None
         self._ended = threading.Event()
         self.steps = 0
-        """Made so far: whoever waits sees that it gets on."""
+        """Files copied so far, to show that the savepoint gets on."""
         self.error: PenstockError | None = None
 
     @property
@@ -88,7 +88,7 @@ class SavepointJob:
             self.savepoint = self._next()
         except PenstockError as error:
             self._end(error)
-        except Exception as error:  # the one who waits must learn of it
+        except Exception as error:  # the waiting thread must learn of it
             self.die(error)
         else:
             if self.savepoint is None:

@@ -34,7 +34,7 @@ def rewind_source(store: Store, batch_id: BatchId | None) -> None:
 def bring_source(origin: Store, target: Store, batch_id: BatchId | None) -> int:
     """Copies the folder as it was after `batch_id`; returns its bytes. A running query may write to it meanwhile.
 
-    Copies, never links: the files are not ours, and what Spark does to them is its own affair.
+    Copies, never links, because Spark owns the files and may change them.
     """
     for last_try in (*[False] * (_TRIES - 1), True):
         try:

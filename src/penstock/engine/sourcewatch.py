@@ -1,4 +1,4 @@
-"""Tells when a source does not answer. The query lives on, with what is in flight: a source may come back."""
+"""Reports a source that does not answer. The query goes on with in-flight data, because a source may come back."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class SourceWatch:
             self._is_silent(silence, now_s)
 
     def silent(self) -> str | None:
-        """Who does not answer, and since when, once that was told."""
+        """The source that does not answer, and since when, once it was reported."""
         return None if self._told is None else self._described(self._told, self._clock())
 
     def _is_silent(self, silence: Silence, now_s: float) -> None:

@@ -190,8 +190,8 @@ def _committers(
 ) -> tuple[dict[str, Committer], dict[str, SinkState]]:
     """One per sink, on tables that fit the stream and agree with the checkpoint, nothing missing.
 
-    And what the tables told about the sinks, to be remembered before anything more is committed. No table is made
-    before all sinks are known to point to the tables that they wrote to.
+    Also returns what the tables told about the sinks; the takeover stores that before anything is committed. No table
+    is made before every sink is known to point to the table that it wrote to.
     """
     committers, told = {}, {}
     for binding in pipeline.sinks():
@@ -207,7 +207,7 @@ def _committers(
 
 
 def _taken_over(pipeline: Pipeline, manifest: Manifest) -> dict[str, Sink]:
-    """The sinks as this driver's writers get them: they must know what was written before."""
+    """The sinks for this driver's writers, with what was written before."""
     checkpoint = manifest.checkpoint
     return {
         binding.name: binding.sink.taken_over(
@@ -218,7 +218,7 @@ def _taken_over(pipeline: Pipeline, manifest: Manifest) -> dict[str, Sink]:
 
 
 def commit_user(identity: str, sink: str) -> str:
-    """Belongs to the checkpoint, not to the run: a restarted or copied query is the same committer."""
+    """The commit user belongs to the checkpoint, not to the run: a restarted or copied query has the same."""
     return f"penstock-{identity}-{sink}"
 
 

@@ -105,7 +105,7 @@ def _without_dropped(start: StartPoint, checkpoints: Checkpoints, config: Config
 
 
 def _refuse_drop(checkpoints: Checkpoints, config: Config) -> None:
-    """Without a named checkpoint the same program would drop again at every restart, whatever is in flight then."""
+    """Refuses `drop_in_flight` without a named checkpoint: the program would drop rows again at every restart."""
     if config.drop_in_flight and config.restore is None:
         ids = checkpoints.ids()
         raise RestoreRefused(

@@ -1,4 +1,4 @@
-"""Runs the parts of one query: wires them in one phase, starts them, hears what happens to them, and ends them.
+"""Runs the parts of one query: connects them in one phase, starts them, handles their events, and ends them.
 
 `Query` is the handle that users hold; everything behind it is here.
 """
@@ -40,12 +40,12 @@ _log = logging.getLogger("penstock")
 CONTENDED_MAX = 5
 """A driver that was replaced may write one entry of each of the source's logs before it notices."""
 EXIT_S = 60.0
-"""A program that ends waits so long for its running epoch, then cancels it and waits once more."""
+"""How long a program that ends waits for its running epoch. Then it cancels the epoch and waits once more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Makers:
-    """How to make the parts that depend on each other and on the supervisor's ears."""
+    """How to make the parts that depend on each other and on the supervisor."""
 
     coordinator: Callable[[CommitEvents], CommitCoordinator]
     upkeep: Callable[[CommitCoordinator], Upkeeping]
@@ -217,7 +217,7 @@ class Supervisor:
         return not_ended(self.name, waited_s, self._waits_for())
 
     def _waits_for(self) -> str:
-        """Who keeps the query from ending."""
+        """The part that keeps the query from ending."""
         now_s, job = self.runner.clock(), self.runner.running
         waits = [described(busy, now_s) for busy in self.coordinator.busy()]
         if self._ending.waits_for is not None:
@@ -254,7 +254,7 @@ class Supervisor:
         self.loop.wake()
 
     def _on_collector_failure(self, error: BaseException) -> None:
-        _log.warning("files that nobody needs could not be removed: %s", error)
+        _log.warning("files that no checkpoint needs could not be removed: %s", error)
 
     def _on_savepoint(self, job: SavepointJob) -> None:
         self.history.record(savepoint_event(job))
@@ -310,7 +310,7 @@ class Supervisor:
             self.fail(error if isinstance(error, PenstockError) else source_stopped(error))
 
     def _close_at_end(self) -> Pause:
-        """One step: waits until the loop has ended for whatever reason, then ends everything else."""
+        """One step: waits until the loop has ended, then ends everything else."""
         self.loop.join()
         ending = self._ending
         ending.feed(self.feed)

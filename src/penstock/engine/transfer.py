@@ -1,6 +1,6 @@
 """Brings one checkpoint from one folder into another: for savepoints, and to restore from elsewhere.
 
-Everything but the manifest. Whoever transfers publishes it last, so that a folder holds a whole checkpoint or none. A
+Brings everything but the manifest. The caller publishes that last, so that a folder holds a whole checkpoint or none. A
 transfer that was cut off can be begun again: files that are there already stay, and are verified like the others.
 """
 

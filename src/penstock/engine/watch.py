@@ -25,7 +25,7 @@ LOOK_S_MAX = 5.0
 LOOKS = 4
 """So often within the shortest limit it looks."""
 SILENT = 3
-"""After so many times the limit a job is given up of which nobody gives any sign: no subtask, no task of Spark."""
+"""After this many times the limit the driver gives up a job without any sign from a subtask or a task of Spark."""
 STACK_LINES_MAX = 12
 
 
@@ -94,7 +94,7 @@ class Watch:
         return self._every_s
 
     def _die(self, error: BaseException) -> None:
-        _log.warning("nobody looks after the running epoch any more: %s", error)
+        _log.warning("the watch over the running epoch ended, a hung subtask goes unnoticed: %s", error)
 
     # -- the job ---------------------------------------------------------------------------------------------------
 

@@ -110,7 +110,7 @@ class _Compiler:
         }
 
     def _dealt_edges(self) -> frozenset[str]:
-        """Unkeyed edges behind which nobody needs the order of records: no key, no broadcast, down to the sinks."""
+        """Unkeyed edges without a consumer that needs order: no key, no broadcast, down to the sinks."""
         outputs = {
             draft.name: [to.edge for by in self._all_targets(draft) for to in by if isinstance(to, ToEdge)]
             for draft in self._drafts
@@ -213,7 +213,7 @@ class _Compiler:
         return node
 
     def _add_dead_letters(self) -> None:
-        """One sink for all operators, whatever stages they are in: it takes rows in any order."""
+        """One sink for the operators of all stages; it takes rows in any order."""
         unread = [
             node
             for node, (draft, index) in self._place.items()
@@ -255,7 +255,8 @@ class _Compiler:
 
 
 def _inherited_keys(spec: OperatorSpec, schema: pa.Schema) -> tuple[str, ...]:
-    """Results per key stay with their key, where they still carry it: order is kept though nobody asks for keys.
+    """Results per key that still have the key columns stay with their key. So order is kept although the consumer does
+    not ask for keys.
 
     A column of that name may be of another type by now, which may be none that a key can have.
     """

@@ -1,4 +1,4 @@
-"""Names of sources, operators, sinks and edges: what they may be, and how those that nobody gave are made.
+"""Names of sources, operators, sinks and edges: what they may be, and how missing ones are made.
 
 A name is a key of the checkpoint's manifest and a folder in the checkpoint. Two things with one name would read each
 other's rows, so names are unique by construction here, and `graph.Pipeline` checks the finished graph once more.

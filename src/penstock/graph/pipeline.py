@@ -38,7 +38,7 @@ class Pipeline:
     """Users' commit listeners by sink; they stay in the driver, so they are no part of a stage."""
 
     def __post_init__(self) -> None:
-        """Whoever made it: no two things have one name, and every edge leads from one output to one input.
+        """Checks that no two things have one name, and that every edge leads from one output to one input.
 
         Raises: `PipelineError`.
         """
@@ -79,7 +79,7 @@ class Pipeline:
         yield from {binding.name: binding for binding in self._bindings()}.values()
 
     def listeners(self, sink: str) -> tuple[CommitListener, ...]:
-        """Who is told of a sink's commits: the sink's own listeners, then the user's."""
+        """The commit listeners of a sink: its own, then the user's."""
         (binding,) = (binding for binding in self.sinks() if binding.name == sink)
         return (*binding.sink.listeners(), *self.added_listeners.get(sink, ()))
 

@@ -38,13 +38,13 @@ class Edge:
     watermark_by: tuple[str, ...] = ()
     """Likewise: the columns that tell its parts apart, if each has a watermark of its own."""
     dealt: bool = False
-    """Nobody behind needs an order, so rows that wait may be dealt out evenly."""
+    """No consumer downstream needs an order, so waiting rows may be dealt out evenly."""
     routing: Routing | None = None
     """Which rows meet, where the sink behind says so; `keys` then only describe it."""
     inherited: bool = False
     """Its keys are those of the producer: results of a key stay together, though the consumer does not ask for it."""
     keeps_arrivals: bool = False
-    """Segments know the micro-batch that their rows came with, because somebody reads in that order."""
+    """Segments keep the arrival of their rows, because a consumer reads in that order."""
     waits_for: tuple[str, ...] = ()
     """Edges upstream: rows are read only after those that arrived earlier and are still there."""
 

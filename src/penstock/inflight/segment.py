@@ -97,7 +97,7 @@ class SegmentFiles:
         self._closed = False
 
     def require_open(self, rows: int) -> None:
-        """Raises: `ConservationError` once the list of segments was handed out: nobody would read these rows."""
+        """Raises: `ConservationError` once the list of segments was handed out: no reader would read these rows."""
         if self._closed:
             raise ConservationError(
                 f"{rows} rows for a segment of epoch {self._origin.epoch} came after it was closed",

@@ -1,8 +1,8 @@
 """Which attempts at a subtask lost, so that the table files they announced can be removed.
 
-An attempt announces each table file before it makes it. When its checkpoint is published, the announcements of the
-winners are forgotten, and everybody else's are files of losers: failed, killed, speculative or zombie attempts. None of
-them is in any manifest, so none of them was or will be given to a commit.
+An attempt announces each table file before it makes it. When its checkpoint is published, the driver drops the
+announcements of winners. The others name files of losers: failed, killed, speculative or zombie attempts. None of them
+is in any manifest, so none of them was or will be given to a commit.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ def judge_attempts(
 
     `taken_over` is this driver's first checkpoint, `owners` tells which driver published the retained ones before it.
     An older driver's attempts at a checkpoint that it did not publish can never count. Its attempts at one that it did
-    publish may have won, and what they wrote may be in the table: nobody can tell here, so their files stay (orphan
-    cleanup judges by the table). This driver's own are decided once their checkpoint is published; `winners` are its
-    own of the last `REMEMBERED` checkpoints.
+    publish may have won, and what they wrote may be in the table. That cannot be decided here, so their files stay;
+    orphan cleanup decides by the table. This driver's own are decided once their checkpoint is published; `winners` are
+    its own of the last `REMEMBERED` checkpoints.
     """
     forget: list[str] = []
     lost: list[str] = []

@@ -132,7 +132,7 @@ class Agreed:
     """Table and checkpoint fit; `landed` are the pending checkpoints that the table holds, snapshot by snapshot.
 
     Every commit of ours up to snapshot `floor` is in `landed`, or acknowledged. `unread` is a snapshot that expired
-    before anybody looked, where it does not matter.
+    unread and does not matter.
     """
 
     landed: tuple[LandedCommit, ...]
@@ -170,7 +170,7 @@ def reconcile(sink: SinkState, table: TableHistory, *, restored: bool = False) -
     """Compares a sink's position with what the table shows of our commit user.
 
     Where older commits are missing (their snapshots expired), their checkpoints are taken to have landed with the next
-    one that is there. A snapshot that nobody could read matters if something is pending, or if the checkpoint is
+    one that is there. A snapshot that could not be read matters if something is pending, or if the checkpoint is
     `restored`: an older one, after which more may have been committed.
     """
     assert [receipt.checkpoint for receipt in table.commits] == sorted({r.checkpoint for r in table.commits})

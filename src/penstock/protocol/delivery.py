@@ -1,8 +1,9 @@
 """Whether the live rows that were delivered are the ones that were accepted.
 
 `accepted` is what the readers of an edge counted, and conservation compares it with what they did: a row that the
-readers never saw is in neither. So two others count, who share no code with them: whoever hands the stream to the
-subtask (`delivered`, by edge and subtask), and the cluster itself (`handed_over`, over all subtasks of a stage).
+readers never saw is in neither. So two other places count, which share no code with the readers: the one that hands the
+stream to the subtask (`delivered`, by edge and subtask), and the cluster itself (`handed_over`, over all subtasks of a
+stage).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from penstock.protocol.violation import Violation
 
 
 def misdelivered(plan: StagePlan, reports: Sequence[SubtaskReport]) -> Iterator[Violation]:
-    """Edges of subtasks on which rows delivered are not rows accepted, or nobody counted."""
+    """Edges of subtasks on which rows delivered are not rows accepted, or were not counted."""
     for report in reports:
         live = {part.edge for part in plan.subtasks[report.subtask].inputs if part.live}
         accepted = {part.edge: part.live_accepted for part in report.inputs}
@@ -24,7 +25,7 @@ def misdelivered(plan: StagePlan, reports: Sequence[SubtaskReport]) -> Iterator[
             delivered = report.delivered.get(edge, None if edge in live else 0)
             where = f"{edge}, subtask {report.subtask}"
             if delivered is None:
-                yield Violation(where, f"nobody counted the live rows that were delivered; {got} accepted")
+                yield Violation(where, f"the live rows that were delivered were not counted; {got} accepted")
             elif delivered != got:
                 yield Violation(where, f"{delivered} live rows delivered, {got} accepted")
 

@@ -118,7 +118,7 @@ def _parts_observed(
 
 
 def is_due(timers: Iterable[Timer], groups: KeyGroupRange, watermark: int | None, now: int) -> bool:
-    """Whether a moment that somebody in `groups` waits for has come."""
+    """Whether a timer in `groups` is due."""
     mine = [timer for timer in timers if timer.groups.intersect(groups)]
     return any(
         (timer.event_time is not None and watermark is not None and timer.event_time <= watermark)

@@ -14,7 +14,7 @@ _HARMLESS = frozenset({"thumbs.db", "desktop.ini", "lost+found", "__macosx"})
 
 @dataclass(frozen=True, slots=True)
 class Free:
-    """Nothing in it is somebody else's."""
+    """It has no foreign files."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Which files of a checkpoint folder nobody needs any more.
+"""Which files of a checkpoint folder are no longer needed.
 
 A name says for which checkpoint and generation the file was written. A file is garbage when no retained manifest
 names it and no running epoch can still come to name it: only the current generation's next checkpoint can.

@@ -38,7 +38,7 @@ def belongs_to(path: str, checkpoint: CheckpointId, generation: Generation) -> b
 
 
 def is_over(path: str, checkpoint: CheckpointId, generation: Generation) -> bool:
-    """Whether nobody waits for a sign any more: of an older driver, or of a checkpoint that is published."""
+    """Whether a sign is out of date: of an older driver, or of a checkpoint that is published."""
     sign = read_hung_sign(path)
     if sign is None:
         return False

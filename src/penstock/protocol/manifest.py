@@ -83,8 +83,8 @@ class Segment(_Value, frozen=True, kw_only=True):
 class EdgeState(_Value, frozen=True, kw_only=True):
     """Totals since the checkpoint began, and what is in flight: ``accepted == consumed + dropped + in flight``.
 
-    `dropped` are records that a user had thrown away when a checkpoint was restored. `watermark` is in effect for
-    whoever has consumed all segments; before, the lowest of the unread ones is.
+    `dropped` are records that a user had thrown away when a checkpoint was restored. `watermark` is in effect
+    once all segments are consumed; until then the lowest watermark of the unread ones is.
     """
 
     accepted: Count = 0

@@ -80,7 +80,7 @@ class StagePlan(msgspec.Struct, frozen=True, kw_only=True):
         return any(plan.live for subtask in self.subtasks for plan in subtask.inputs)
 
     def launched(self) -> tuple[SubtaskPlan, ...]:
-        """Subtasks that have something to do; with live input nobody knows before Spark's shuffle, so all."""
+        """Subtasks that have something to do; with live input only Spark's shuffle decides, so all."""
         return tuple(subtask for subtask in self.subtasks if subtask.has_work)
 
 
@@ -223,13 +223,13 @@ def waves(subtasks: int, slots: int) -> int:
 def stage_budget(*, left_s: float, stages_left: int, needs_s: Sequence[float], slots: int, overhead_s: float) -> float:
     """Time until the barrier for each launched subtask of a stage.
 
-    What is left of the epoch is shared by the stages still to come. `needs_s` is what each subtask would need for
-    all of its input, infinity where nobody knows. Subtasks that need little leave their time to those that need much:
-    the budget is the largest B for which any schedule on `slots` slots ends in time, that is
-    ``sum(min(need, B)) / slots + (1 - 1 / slots) * B <= share`` (Graham's bound), but at least an equal share of the
-    waves. Where everything is expected to fit, needs may still prove wrong, for all subtasks at once: beyond what is
-    needed, the budget is no more than lets all of them end within `BURST` epochs. `overhead_s` is what a stage was
-    seen to need besides processing, so that checkpoints come at the cadence asked for and not that much later.
+    What is left of the epoch is shared by the stages still to come. `needs_s` is what each subtask would need for all
+    of its input, infinity where it is unknown. Subtasks that need little leave their time to those that need much: the
+    budget is the largest B for which any schedule on `slots` slots ends in time, that is ``sum(min(need, B)) / slots +
+    (1 - 1 / slots) * B <= share`` (Graham's bound), but at least an equal share of the waves. Where everything is
+    expected to fit, needs may still prove wrong, for all subtasks at once: beyond what is needed, the budget is no more
+    than lets all of them end within `BURST` epochs. `overhead_s` is what a stage was seen to need besides processing,
+    so that checkpoints come at the cadence asked for and not that much later.
     """
     share = left_s / max(1, stages_left)
     share = max(share - overhead_s, share * MIN_BUDGET_SHARE)

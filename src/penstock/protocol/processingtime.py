@@ -2,8 +2,8 @@
 
 It follows the driver's monotonic clock and is drawn towards the wall clock, because a wall clock can be set. No single
 reading can do much harm: a wall clock that is ahead makes processing time run at most twice as fast, until it has kept
-to that for a minute; one that is behind slows it down by a tenth. So it never goes back, and it never stands still:
-whoever waits for a moment waits at most a little longer, however wrong the clock was and for however long.
+to that for a minute; one that is behind slows it down by a tenth. So it never goes back, and it never stands still: a
+timer waits at most a little longer, even if the clock was wrong for a long time.
 
 Across a restart there is no monotonic clock. A gap of up to a day is believed at once, a longer one after that minute.
 
@@ -15,13 +15,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 CONFIRMED_S = 60.0
-"""A wall clock that has kept pace with the monotonic clock for so long is believed, whatever it says."""
+"""After the wall clock has kept pace with the monotonic clock for this long, it is believed."""
 PACE_US = 1_000_000
 """Two readings of a wall clock that keeps pace differ by this much at most."""
 FASTER, SLOWER = 1.0, 0.1
 """The shares by which processing time runs faster or slower than time passes, to meet the wall clock."""
 DOWNTIME_US_MAX = 86_400_000_000
-"""Nobody can tell a driver that was down from a clock that is wrong: timers may fire so much too early at a restart."""
+"""A driver that was down looks the same as a wrong clock: at a restart timers may fire too early by this much."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,7 +96,7 @@ class SubtaskReport(msgspec.Struct, frozen=True, kw_only=True):
     attempt: str
     inputs: tuple[InputReport, ...] = ()
     delivered: dict[str, int] = {}
-    """By edge: live rows that the attempt was handed, as counted by whoever handed them over."""
+    """By edge: live rows handed to the attempt, counted outside of the code that reads them."""
     outputs: tuple[OutputReport, ...] = ()
     state: tuple[StateReport, ...] = ()
     sinks: tuple[SinkReport, ...] = ()

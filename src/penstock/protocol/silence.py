@@ -25,7 +25,7 @@ class Silence:
 
 
 def listened(silence: Silence | None, state: SourceState | None, now_s: float) -> Silence | None:
-    """What is known after one more look; a state of None says that nobody could look.
+    """What is known after one more look; a state of None says that the look was not possible.
 
     >>> first = listened(None, SourceState("which rows?", 1), 10.0)
     >>> listened(first, SourceState("which rows?", 1), 20.0) == first

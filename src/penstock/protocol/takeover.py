@@ -136,7 +136,7 @@ class Unfollowable:
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """Others were faster so many times: stop."""
+    """Other drivers were faster too often: stop."""
 
     times: int
 
@@ -208,7 +208,7 @@ def _confirm(newest: Manifest | NotReadable | None, mine: Manifest) -> Decision:
             # The older driver published that id and more, and its retention freed the name.
             return Undo(mine.checkpoint, f"an older driver is at checkpoint {newest.checkpoint} already")
         case _:
-            # Nobody but that driver can tell whether it began with `mine`: its collector retires what it did not use.
+            # Only that driver knows whether it began with `mine`; its collector retires what it did not use.
             return Replaced(newest.generation, newest.checkpoint)
 
 

@@ -1,4 +1,4 @@
-"""Whether a manifest holds together. It may come from anybody, so nothing is believed because a checksum is right.
+"""Whether a manifest holds together. It may come from anywhere, and a right checksum alone proves nothing.
 
 Numbers are bounded where they are declared (`penstock.protocol.manifest`); here is what takes two of them to see, and
 names: those of files stay in the folders that hold such files.

@@ -101,7 +101,8 @@ class SparkFeed:
             _stop(reading)
 
     def _require_end(self) -> None:
-        """Raises: `SourceStopped`, `StageFailed`, when Spark's streaming query has ended though nobody asked us.
+        """Raises: `SourceStopped`, `StageFailed`, when Spark's streaming query has ended although the engine did not
+        ask for it.
 
         A stop while the query looks for the last available rows goes unnoticed: Spark ends the query in the same way
         when it finds none.

@@ -52,7 +52,7 @@ def _being_written(target: Store) -> SavepointRefused:
     return SavepointRefused(
         f"{target.url} holds {SAVEPOINT_MARKER}",
         cause="another savepoint is being written there, or its writer died",
-        next_step="choose another path, or remove what is there once nobody writes to it",
+        next_step="choose another path, or remove what is there once no job writes to it",
         path=target.url,
     )
 

@@ -132,7 +132,9 @@ class Declaration:
             self.refuse(f"{name}{inspect.signature(own)}", f"write def {method.form}")
         if inspect.iscoroutinefunction(own) or inspect.isasyncgenfunction(own):
             advice = f"write def {method.form} without async; map_async is for calls that wait"
-            self.refuse(f"{name} is async", advice, cause="nobody would wait for it, and nothing of it would run")
+            self.refuse(
+                f"{name} is async", advice, cause="Penstock calls it without await, so its code would never run"
+            )
         if inspect.isgeneratorfunction(own) and not method.may_yield:
             advice = "write no yield in it: rows leave by out.emit(…)"
             self.refuse(f"{name} is a generator", advice, cause="a call only makes it, and nothing of it would run")

@@ -101,7 +101,7 @@ class TimerRules:
             raise BadOutput(
                 "a timer was set, and there is no on_timer()",
                 "write def on_timer(self, key, time, state, out, timers)",
-                "nobody would hear of it when it fires",
+                "without on_timer nothing happens when it fires",
             )
         if event and not self.event_time:
             raise BadOutput(
