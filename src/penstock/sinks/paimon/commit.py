@@ -299,7 +299,7 @@ class PaimonCommitter:
 
 def _expired(snapshot_id: int) -> TablePositionMismatch:
     return TablePositionMismatch(
-        f"snapshot {snapshot_id} is gone, so the table cannot tell whether it held a commit of ours; none was published",
+        f"snapshot {snapshot_id} is gone, so the table cannot tell whether it held a commit of ours; nothing published",
         cause="snapshots were expired faster than the query commits",
         next_step="keep more snapshots (snapshot.num-retained.min); compare table and checkpoint before going on",
         snapshot=snapshot_id,
