@@ -65,6 +65,12 @@ soak: java setup ## one pipeline under steady load with faults, nothing may grow
 sim: setup ## whole runs under faults, without Spark, from seeds; SEEDS=0..9999, or ARGS="--seed 7 --trace" for one
 	@$(IN_ROOT) .venv/bin/python -m penstock.testing.simulate --seeds $(or $(SEEDS),0..999) $(ARGS)
 
+crowd: setup ## a simulated query of 10,240 subtasks under faults, 50 epochs: SEED=1, or ARGS="--subtasks 100 --max-parallelism 256"
+	@$(IN_ROOT) .venv/bin/python -m penstock.testing.simulate.crowd --seed $(or $(SEED),1) $(ARGS)
+
+scale: setup ## what the driver does in an epoch, for 16 to 10,240 subtasks; ARGS="1024 2048" for some of them
+	@$(IN_ROOT) .venv/bin/python -m benchmarks.scale $(ARGS)
+
 generate: setup ## random pipelines against DuckDB, without Spark, from seeds: N=20000 SEED=0, or ARGS="--only 7" for one
 	@$(IN_ROOT) .venv/bin/python -m tests.generated --count $(or $(N),1000) --seed $(or $(SEED),0) $(ARGS)
 

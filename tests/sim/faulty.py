@@ -151,9 +151,10 @@ def reversed_rows(original: Any) -> Any:
 
 
 def newest_first(original: Any) -> Any:
-    def advance_state(files: Any, change: Any) -> Any:
-        after = original(files, change)
-        return (after[-1], *after[:-1]) if change.added is not None else after
+    def advance_state(files: Any, changes: Any) -> Any:
+        after = original(files, changes)
+        added = sum(change.added is not None for change in changes)
+        return (*after[len(after) - added :], *after[: len(after) - added])
 
     return advance_state
 

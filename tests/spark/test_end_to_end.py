@@ -378,12 +378,14 @@ def test_values_of_all_types_pass_unchanged_through_segments_user_code_and_table
     assert session.conf.get(logfiles.SETTING, None) is None
 
 
-def test_a_long_plan_travels_compressed(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan_property, "PLAIN_PLAN_BYTES_MAX", 0)
+def test_a_long_plan_travels_in_a_file(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """H2: and nothing of it stays."""
+    monkeypatch.setattr(plan_property, "PROPERTY_BYTES_MAX", 0)
     write_files(tmp_path / "in", numbered(50, 2))
     output = pen.read(stream(spark, tmp_path / "in")).key_by("user").process(Slow, name="slow").write(paimon(tmp_path))
     finish(output, checkpoint=tmp_path / "checkpoint", parallelism=2)
     assert_numbered_exactly_once(rows_in(tmp_path), 100)
+    assert list((tmp_path / "checkpoint" / "plans").iterdir()) == []
 
 
 def payload_rows_as_read(spark: SparkSession, tmp_path: Path) -> list[dict[str, Any]]:

@@ -138,7 +138,7 @@ def _state_files(store: LocalStore) -> tuple[StateFile, ...]:
         change = state.flush(_path("state", OPERATOR, number, 0))
         state.close()
         report = StateReport(table=OPERATOR, added=change.added, replaced=change.replaced)
-        files = advance_state(files, report)
+        files = advance_state(files, [report])
     return files
 
 

@@ -36,7 +36,7 @@ class Checkpoint:
 
     def accept(self, change: StateChange) -> None:
         report = StateReport(table="", added=change.added, replaced=change.replaced)
-        self.files = list(advance_state(tuple(self.files), report))
+        self.files = list(advance_state(tuple(self.files), [report]))
 
     def finish(self, state: KeyedState) -> StateChange:
         """Flushes, accepts the change and closes."""

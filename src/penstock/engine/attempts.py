@@ -44,14 +44,14 @@ class AttemptFiles:
         self._generation, self._taken_over, self._owners = generation, taken_over, owners
         self._lock = threading.Lock()
         self._published = taken_over
-        self._winners: frozenset[tuple[CheckpointId, str]] = frozenset()
+        self._winners: dict[CheckpointId, frozenset[str]] = {}
         self._due = True
 
     def published(self, checkpoint: CheckpointId, winners: frozenset[str]) -> None:
         """The attempts at this checkpoint are decided: `winners` are in it, all others lost."""
         with self._lock:
             self._published = checkpoint
-            self._winners = remembered(self._winners | {(checkpoint, attempt) for attempt in winners}, checkpoint)
+            self._winners = remembered({**self._winners, checkpoint: winners}, checkpoint)
             self._due = True
 
     def sweep(self, remove: Callable[[Sequence[str]], None]) -> bool:

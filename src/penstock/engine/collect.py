@@ -16,9 +16,9 @@ from penstock.engine.background import AT_ONCE, WHEN_WOKEN, Background, Pause, S
 from penstock.engine.checkpoints import Checkpoints
 from penstock.errors import NoSuchCheckpoint, PenstockError
 from penstock.protocol import hung
-from penstock.protocol.garbage import garbage, retired, written_for
+from penstock.protocol.garbage import garbage, left_plans, retired, written_for
 from penstock.protocol.ids import NO_CHECKPOINT, CheckpointId, Generation, next_checkpoint
-from penstock.protocol.layout import DATA_FOLDERS, HUNG, manifest_path
+from penstock.protocol.layout import DATA_FOLDERS, HUNG, PLANS, manifest_path
 from penstock.protocol.manifest import Manifest
 
 SWEEP_EVERY = 50
@@ -115,19 +115,24 @@ class Collector:
             self._retire(checkpoint)
             dropped |= self._retained.pop(checkpoint)
         # Asked after the manifests are gone: a savepoint pins its checkpoint first and looks for the manifest then.
-        needed = self._pinned().union(*self._retained.values())
-        self._delete(dropped - needed)
+        needed = (*reversed(self._retained.values()), self._pinned())
+        for part in needed:  # the first has most of them, so the rest is soon looked through
+            dropped -= part
+        self._delete(dropped)
         self._since_sweep += len(published)
         if self._since_sweep >= SWEEP_EVERY:
             self._since_sweep = 0
             files = [entry.path for folder in DATA_FOLDERS for entry in self._checkpoints.store.list(folder)]
             newest = published[-1].checkpoint
             self._retire_strays(newest)
-            self._delete(garbage(files, needed, generation=self._generation, published=newest))
+            every = frozenset[str]().union(*needed)
+            self._delete(garbage(files, every, generation=self._generation, published=newest))
             signs = [entry.path for entry in self._checkpoints.store.list(HUNG)]
             self._checkpoints.store.delete(
                 path for path in signs if hung.is_over(path, next_checkpoint(newest), self._generation)
             )
+            plans = [entry.path for entry in self._checkpoints.store.list(PLANS)]
+            self._checkpoints.store.delete(left_plans(plans, generation=self._generation, published=newest))
             self._checkpoints.store.delete(entry.path for entry in self._checkpoints.store.leftovers(LEFTOVER_S))
 
     def _retire_strays(self, newest: CheckpointId) -> None:

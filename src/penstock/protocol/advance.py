@@ -7,14 +7,17 @@ was planned, and the rows that readers found must be the rows that were in fligh
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import msgspec
 
 from penstock.protocol.delivery import miscounted, misdelivered
 from penstock.protocol.eventtime import Seen, advance_timers, highest, lowest
-from penstock.protocol.keygroups import KeyGroupRange
+from penstock.protocol.keygroups import KeyGroupRange, subtract_all, union
 from penstock.protocol.manifest import (
     Committable,
     EdgeState,
@@ -28,6 +31,8 @@ from penstock.protocol.plan import StagePlan
 from penstock.protocol.reads import SpanReport
 from penstock.protocol.report import InputReport, StateReport, SubtaskReport
 from penstock.protocol.violation import Violation
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,39 +51,43 @@ class Draft:
 
 def missing_reports(plan: StagePlan, reports: Sequence[SubtaskReport]) -> tuple[int, ...]:
     """Subtasks that were launched but gave no report, or gave more than one."""
-    wanted = [subtask.subtask for subtask in plan.launched()]
-    given = [report.subtask for report in reports]
-    return tuple(sorted({k for k in (*wanted, *given) if given.count(k) != 1 or wanted.count(k) != 1}))
+    given = Counter(report.subtask for report in reports)
+    wanted = {subtask.subtask for subtask in plan.launched()}
+    return tuple(sorted(k for k in wanted | given.keys() if given[k] != 1 or k not in wanted))
 
 
 def absorb(draft: Draft, plan: StagePlan, reports: Sequence[SubtaskReport], handed_over: int | None = None) -> Draft:
     """The draft after one stage. Reports must be complete (`missing_reports`) and free of failures. `handed_over` is
-    how many live rows went into the stage by the cluster's own count, None where it cannot tell."""
+    how many live rows went into the stage by the cluster's own count, None where it cannot tell.
+
+    Each report is folded in once: what comes of all of them is gathered first, and every edge and table is made anew
+    once.
+    """
     assert not missing_reports(plan, reports)
     ordered = sorted(reports, key=lambda report: report.subtask)
     edges, violations = dict(draft.edges), [*draft.violations, *_foreign(plan, ordered)]
     violations += (*misdelivered(plan, ordered), *miscounted(plan, ordered, handed_over))
+    given = _gathered((part.edge, part) for report in ordered for part in report.inputs)
     for edge in _input_edges(plan):
-        inputs = [part for report in ordered for part in report.inputs if part.edge == edge]
+        inputs = given.get(edge, [])
         if edge in plan.broadcast_inputs:
             inputs, found = _as_one(edge, inputs)
             violations += found
         edges[edge], found = _advance_input(edge, edges[edge], inputs)
         violations += found
     stage = advance_clock(draft.stages.get(plan.stage, StageClock()), plan, ordered)
-    for report in ordered:
-        for output in report.outputs:
-            edges[output.edge] = _extended(edges[output.edge], output.rows, output.segments)
+    for edge, outputs in _gathered((part.edge, part) for report in ordered for part in report.outputs).items():
+        segments = [segment for part in outputs for segment in part.segments]
+        edges[edge] = _extended(edges[edge], sum(part.rows for part in outputs), segments)
     for edge in plan.consumer_parallelism:
         edges[edge] = msgspec.structs.replace(edges[edge], watermark=stage.watermark)
     state = dict(draft.state)
-    for report in ordered:
-        for change in report.state:
-            state[change.table] = advance_state(state.get(change.table, ()), change)
+    for table, changes in _gathered((part.table, part) for report in ordered for part in report.state).items():
+        state[table] = advance_state(state.get(table, ()), changes)
     committables = dict(draft.committables)
-    for report in ordered:
-        for sink in report.sinks:
-            committables[sink.sink] = (*committables.get(sink.sink, ()), *sink.committables)
+    for sink, parts in _gathered((part.sink, part) for report in ordered for part in report.sinks).items():
+        new = (committable for part in parts for committable in part.committables)
+        committables[sink] = (*committables.get(sink, ()), *new)
     counters = dict(draft.counters)
     for report in ordered:
         for name, count in report.counters.items():
@@ -95,17 +104,28 @@ def absorb(draft: Draft, plan: StagePlan, reports: Sequence[SubtaskReport], hand
     )
 
 
+def _gathered(parts: Iterable[tuple[str, T]]) -> dict[str, list[T]]:
+    """By name, in the order in which they came."""
+    found: dict[str, list[T]] = {}
+    for name, part in parts:
+        found.setdefault(name, []).append(part)
+    return found
+
+
 def advance_clock(clock: StageClock, plan: StagePlan, reports: Sequence[SubtaskReport]) -> StageClock:
     """The stage's watermark is the lowest of all subtasks; one that had nothing to do is as far as its inputs."""
     done = {report.subtask: report.watermark for report in reports}
     mark = lowest(done.get(subtask.subtask, subtask.watermark) for subtask in plan.subtasks)
-    timers = dict(clock.timers)
+    told: dict[str, list[tuple[KeyGroupRange, Timer | None]]] = {}
     for report in reports:
         groups = plan.subtasks[report.subtask].groups
         for due in report.due:
             waits = due.event_time is not None or due.processing_time is not None
             mine = Timer(groups=groups, event_time=due.event_time, processing_time=due.processing_time)
-            timers[due.operator] = advance_timers(timers.get(due.operator, ()), groups, mine if waits else None)
+            told.setdefault(due.operator, []).append((groups, mine if waits else None))
+    timers = dict(clock.timers)
+    for operator, changes in told.items():
+        timers[operator] = advance_timers(timers.get(operator, ()), changes)
     return msgspec.structs.replace(clock, watermark=highest((clock.watermark, mark)), timers=timers)
 
 
@@ -149,50 +169,74 @@ def _advance_input(name: str, edge: EdgeState, inputs: Sequence[InputReport]) ->
     violations: list[Violation] = []
     segments: list[Segment] = []
     for segment in edge.segments:
-        advanced, found = advance_segment(segment, reports.pop(segment.path, []))
+        advanced, found = advance_segment(segment, reports.pop(segment.path, ()))
         violations += (Violation(name, what) for what in found)
         if advanced.rows_left > 0:
             segments.append(advanced)
     violations += (Violation(name, f"{path} was read but is not in flight") for path in reports)
     consumed = sum(part.consumed for part in inputs)
     after = msgspec.structs.replace(edge, consumed=edge.consumed + consumed, segments=tuple(segments))
-    for part in inputs:
-        after = _extended(after, part.live_accepted, part.spilled)
-    return after, violations
+    spilled = [segment for part in inputs for segment in part.spilled]
+    return _extended(after, sum(part.live_accepted for part in inputs), spilled), violations
 
 
-def _extended(edge: EdgeState, accepted: int, segments: tuple[Segment, ...]) -> EdgeState:
+def _extended(edge: EdgeState, accepted: int, segments: Sequence[Segment]) -> EdgeState:
     return msgspec.structs.replace(edge, accepted=edge.accepted + accepted, segments=(*edge.segments, *segments))
 
 
 def advance_segment(segment: Segment, reads: Sequence[SpanReport]) -> tuple[Segment, list[str]]:
     """Moves a segment's cursors. A span read in parts is cut into them; what was not touched keeps its cursor."""
+    if not reads:
+        return segment, []
+    if len(reads) == 1 and _as_planned(segment, reads[0]):
+        left = reads[0].rows_left
+        moved = Span(ranges=segment.spans[0].ranges, cursor=reads[0].cursor, rows_left=left)
+        return msgspec.structs.replace(segment, spans=(moved,) if left else ()), []
     problems: list[str] = []
+    reads_of_span: list[list[SpanReport]] = [[] for _ in segment.spans]
+    ranges = sorted((part, number) for number, span in enumerate(segment.spans) for part in span.ranges)
+    ends = [part.hi for part, _ in ranges]
+    for read in sorted(reads, key=lambda read: read.lo):
+        found = bisect_right(ends, read.lo)
+        if found < len(ranges) and max(read.lo, ranges[found][0].lo) < min(read.hi, ends[found]):
+            part, number = ranges[found]
+            reads_of_span[number].append(read)
+            if read.lo < part.lo or part.hi < read.hi:
+                problems.append(f"{segment.path} [{read.lo}, {read.hi}): not all of it was in flight")
+        else:
+            problems.append(f"{segment.path}: key groups {read.lo} to {read.hi} were not in flight")
     spans: list[Span] = []
-    left = list(reads)
-    for span in segment.spans:
-        mine = [read for read in left if _overlaps(span, read)]
-        left = [read for read in left if read not in mine]
-        spans += _advance_span(segment, span, mine, problems)
-    problems += (f"{segment.path}: key groups {read.lo} to {read.hi} were not in flight" for read in left)
+    for span, mine in zip(segment.spans, reads_of_span, strict=True):
+        spans += _advance_span(segment, span, mine, problems) if mine else (span,)
     return msgspec.structs.replace(segment, spans=_joined(spans)), problems
 
 
-def _overlaps(span: Span, read: SpanReport) -> bool:
-    return any(part.intersect(KeyGroupRange(read.lo, read.hi)) for part in span.ranges)
+def _as_planned(segment: Segment, read: SpanReport) -> bool:
+    """The usual case: one reader of all that is left of a segment, about whom there is nothing to complain."""
+    if len(segment.spans) != 1 or len(segment.spans[0].ranges) != 1:
+        return False
+    (span,) = segment.spans
+    (part,) = span.ranges
+    whole = read.lo == part.lo and read.hi == part.hi and read.rows_at_open == span.rows_left
+    forward = span.cursor == read.start_cursor <= read.cursor <= segment.rows
+    return whole and forward and 0 <= read.consumed <= read.rows_at_open
 
 
-def _advance_span(segment: Segment, span: Span, reads: list[SpanReport], problems: list[str]) -> list[Span]:
-    untouched, rows_untouched = span.ranges, span.rows_left
+def _advance_span(segment: Segment, span: Span, reads: Sequence[SpanReport], problems: list[str]) -> list[Span]:
+    """`reads` ascend, and each overlaps the span."""
+    rows_untouched = span.rows_left
     parts: list[Span] = []
+    read_until = 0
     for read in reads:
         groups = KeyGroupRange(read.lo, read.hi)
         problems += (f"{segment.path} [{read.lo}, {read.hi}): {what}" for what in _misread(segment, span, read))
-        if not any(part.intersect(groups) == groups for part in untouched):
-            problems.append(f"{segment.path} [{read.lo}, {read.hi}): read by two subtasks or never in flight")
-        untouched = tuple(cut for part in untouched for cut in part.subtract(groups))
+        if read.lo < read_until:
+            problems.append(f"{segment.path} [{read.lo}, {read.hi}): read by two subtasks")
+        read_until = max(read_until, read.hi)
         rows_untouched -= read.rows_at_open
         parts.append(Span(ranges=(groups,), cursor=read.cursor, rows_left=read.rows_at_open - read.consumed))
+    taken = union(part.ranges[0] for part in parts)
+    untouched = tuple(cut for part in span.ranges for cut in subtract_all(part, taken))
     if rows_untouched < 0 or (not untouched and rows_untouched != 0):
         found = span.rows_left - rows_untouched
         problems.append(f"{segment.path}: {span.rows_left} rows were in flight, its readers found {found}")
@@ -229,18 +273,22 @@ def _joined(spans: Iterable[Span]) -> tuple[Span, ...]:
     return tuple(joined)
 
 
-def advance_state(files: tuple[StateFile, ...], change: StateReport) -> tuple[StateFile, ...]:
-    """Takes key groups away from files that were superseded there, and adds the new file as the newest."""
-    shrunk = (_without(file, change.replaced.get(file.path, ())) for file in files)
-    kept = tuple(file for file in shrunk if file.ranges)
-    return (*kept, change.added) if change.added is not None else kept
+def advance_state(files: Sequence[StateFile], changes: Sequence[StateReport]) -> tuple[StateFile, ...]:
+    """Takes key groups away from files that were superseded there, and adds the new files as the newest."""
+    superseded = _gathered((path, part) for change in changes for path, part in change.replaced.items())
+    shrunk = (
+        _without(file, [groups for part in superseded[file.path] for groups in part])
+        if file.path in superseded
+        else file
+        for file in files
+    )
+    kept = (file for file in shrunk if file.ranges)
+    return (*kept, *(change.added for change in changes if change.added is not None))
 
 
 def _without(file: StateFile, groups: Sequence[KeyGroupRange]) -> StateFile:
-    ranges = file.ranges
-    for taken in groups:
-        ranges = tuple(cut for part in ranges for cut in part.subtract(taken))
-    return msgspec.structs.replace(file, ranges=ranges)
+    taken = union(groups)
+    return msgspec.structs.replace(file, ranges=tuple(cut for part in file.ranges for cut in subtract_all(part, taken)))
 
 
 def unbalanced(edges: Mapping[str, EdgeState]) -> tuple[Violation, ...]:

@@ -33,7 +33,7 @@ def judge_attempts(
     taken_over: CheckpointId,
     owners: Mapping[CheckpointId, Generation],
     published: CheckpointId,
-    winners: frozenset[tuple[CheckpointId, str]],
+    winners: Mapping[CheckpointId, frozenset[str]],
 ) -> Verdict:
     """Sorts the announcements that were found.
 
@@ -54,13 +54,13 @@ def judge_attempts(
             published_it = by.checkpoint < taken_over and owners.get(by.checkpoint, by.generation) == by.generation
             (forget if published_it else lost).append(path)
         elif by.generation == generation and by.checkpoint <= published:
-            won = by.checkpoint <= published - REMEMBERED or (by.checkpoint, by.attempt) in winners
+            won = by.checkpoint <= published - REMEMBERED or by.attempt in winners.get(by.checkpoint, ())
             (forget if won else lost).append(path)
     return Verdict(tuple(forget), tuple(lost))
 
 
 def remembered(
-    winners: frozenset[tuple[CheckpointId, str]], published: CheckpointId
-) -> frozenset[tuple[CheckpointId, str]]:
+    winners: Mapping[CheckpointId, frozenset[str]], published: CheckpointId
+) -> dict[CheckpointId, frozenset[str]]:
     """Without winners of checkpoints that are too old to be judged."""
-    return frozenset(winner for winner in winners if winner[0] > published - REMEMBERED)
+    return {checkpoint: attempts for checkpoint, attempts in winners.items() if checkpoint > published - REMEMBERED}

@@ -17,8 +17,13 @@ from penstock.protocol.violation import Violation
 
 def misdelivered(plan: StagePlan, reports: Sequence[SubtaskReport]) -> Iterator[Violation]:
     """Edges of subtasks on which rows delivered are not rows accepted, or were not counted."""
+    # Which inputs are live is the same for all subtasks.
+    live = {part.edge for subtask in plan.subtasks[:1] for part in subtask.inputs if part.live}
+    counts = dict.fromkeys(live, 0)
     for report in reports:
-        live = {part.edge for part in plan.subtasks[report.subtask].inputs if part.live}
+        as_counted = {part.edge: part.live_accepted for part in report.inputs if part.live_accepted}
+        if {**counts, **as_counted} == report.delivered:
+            continue
         accepted = {part.edge: part.live_accepted for part in report.inputs}
         for edge in sorted(live | accepted.keys() | report.delivered.keys()):
             got = accepted.get(edge, 0)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from penstock.protocol.keygroups import KeyGroupRange
+from penstock.protocol.keygroups import KeyGroupRange, subtasks_of, subtract_all, union
 from penstock.protocol.manifest import PartClock, SourceClock, Timer
 
 
@@ -117,24 +117,40 @@ def _parts_observed(
     return dict(sorted({**quiet, **fresh}.items()))
 
 
-def is_due(timers: Iterable[Timer], groups: KeyGroupRange, watermark: int | None, now: int) -> bool:
-    """Whether a timer in `groups` is due."""
-    mine = [timer for timer in timers if timer.groups.intersect(groups)]
-    return any(
-        (timer.event_time is not None and watermark is not None and timer.event_time <= watermark)
-        or (timer.processing_time is not None and timer.processing_time <= now)
-        for timer in mine
-    )
+def due_subtasks(
+    timers: Iterable[Timer],
+    watermarks: Sequence[int | None],
+    now: int,
+    *,
+    max_parallelism: int,
+) -> set[int]:
+    """The subtasks for which a moment has come that somebody in their key groups waits for; `watermarks` are theirs."""
+    due: set[int] = set()
+    for timer in timers:
+        subtasks = subtasks_of(timer.groups, len(watermarks), max_parallelism)
+        if timer.processing_time is not None and timer.processing_time <= now:
+            due.update(subtasks)
+        elif timer.event_time is not None:
+            due.update(
+                subtask
+                for subtask in subtasks
+                if (mark := watermarks[subtask]) is not None and timer.event_time <= mark
+            )
+    return due
 
 
-def advance_timers(timers: Sequence[Timer], groups: KeyGroupRange, mine: Timer | None) -> tuple[Timer, ...]:
-    """Replaces what was known for `groups`; what other key groups wait for stays."""
-    others = [
-        Timer(groups=cut, event_time=timer.event_time, processing_time=timer.processing_time)
+def advance_timers(timers: Iterable[Timer], changes: Sequence[tuple[KeyGroupRange, Timer | None]]) -> tuple[Timer, ...]:
+    """Replaces what was known for some key groups, all of them different; what others wait for stays."""
+    told = union(groups for groups, _ in changes)
+    others = (
+        timer
+        if cut == timer.groups
+        else Timer(groups=cut, event_time=timer.event_time, processing_time=timer.processing_time)
         for timer in timers
-        for cut in timer.groups.subtract(groups)
-    ]
-    return tuple(sorted([*others, mine] if mine is not None else others, key=lambda timer: timer.groups))
+        for cut in subtract_all(timer.groups, told)
+    )
+    new = (timer for _, timer in changes if timer is not None)
+    return tuple(sorted([*others, *new], key=lambda timer: timer.groups))
 
 
 def next_processing_time(timers: Iterable[Timer]) -> int | None:

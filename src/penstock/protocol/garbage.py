@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from penstock.protocol.ids import NO_CHECKPOINT, CheckpointId, Generation
-from penstock.protocol.layout import read_data_file
+from penstock.protocol.layout import read_data_checkpoint, read_data_file, read_plan_file
 
 
 def written_for(path: str) -> CheckpointId:
     """The checkpoint whose epoch wrote a file; no older checkpoint names it. 0 for a name that we do not give."""
-    file = read_data_file(path)
-    return NO_CHECKPOINT if file is None else file.by.checkpoint
+    checkpoint = read_data_checkpoint(path)
+    return NO_CHECKPOINT if checkpoint is None else checkpoint
 
 
 def garbage(
@@ -33,6 +33,16 @@ def _out_of_reach(path: str, *, generation: Generation, published: CheckpointId)
         return False
     by = file.by
     return by.generation < generation or (by.generation == generation and by.checkpoint <= published)
+
+
+def left_plans(files: Iterable[str], *, generation: Generation, published: CheckpointId) -> tuple[str, ...]:
+    """Plans of jobs that are over, which a driver could not delete: of older drivers, or of published checkpoints."""
+    plans = ((path, read_plan_file(path)) for path in files)
+    return tuple(
+        path
+        for path, plan in plans
+        if plan is not None and (plan.generation, plan.checkpoint) <= (generation, published)
+    )
 
 
 def retired(checkpoints: Iterable[CheckpointId], retain: int) -> tuple[CheckpointId, ...]:

@@ -6,7 +6,8 @@ Each subtask therefore owns one contiguous range, and rescaling only re-cuts ran
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated
 
 import msgspec
@@ -19,7 +20,7 @@ DEFAULT_MAX_PARALLELISM = 128
 Bound = Annotated[int, msgspec.Meta(ge=0, le=MAX_PARALLELISM_LIMIT)]
 
 
-class KeyGroupRange(msgspec.Struct, frozen=True, array_like=True, order=True):
+class KeyGroupRange(msgspec.Struct, frozen=True, array_like=True, order=True, gc=False):
     """The key groups `lo` to `hi` - 1."""
 
     lo: Bound
@@ -29,6 +30,8 @@ class KeyGroupRange(msgspec.Struct, frozen=True, array_like=True, order=True):
         return max(0, self.hi - self.lo)
 
     def intersect(self, other: KeyGroupRange) -> KeyGroupRange | None:
+        if other.lo <= self.lo and self.hi <= other.hi:
+            return self if self.lo < self.hi else None
         lo, hi = max(self.lo, other.lo), min(self.hi, other.hi)
         return KeyGroupRange(lo, hi) if lo < hi else None
 
@@ -54,6 +57,44 @@ def joined(ranges: Iterable[KeyGroupRange]) -> tuple[KeyGroupRange, ...]:
     return tuple(result)
 
 
+def union(ranges: Iterable[KeyGroupRange]) -> tuple[KeyGroupRange, ...]:
+    """The key groups of all ranges, ascending, in as few ranges as possible.
+
+    >>> union([KeyGroupRange(4, 8), KeyGroupRange(0, 2), KeyGroupRange(1, 3)])
+    (KeyGroupRange(lo=0, hi=3), KeyGroupRange(lo=4, hi=8))
+    """
+    result: list[KeyGroupRange] = []
+    for part in sorted(ranges):
+        if result and part.lo <= result[-1].hi:
+            if part.hi > result[-1].hi:
+                result[-1] = KeyGroupRange(result[-1].lo, part.hi)
+        else:
+            result.append(part)
+    return tuple(result)
+
+
+def subtract_all(part: KeyGroupRange, taken: Sequence[KeyGroupRange]) -> Iterator[KeyGroupRange]:
+    """What is left of a range; `taken` is a `union`, of which only what overlaps is looked at.
+
+    >>> list(subtract_all(KeyGroupRange(0, 9), [KeyGroupRange(1, 3), KeyGroupRange(8, 12)]))
+    [KeyGroupRange(lo=0, hi=1), KeyGroupRange(lo=3, hi=8)]
+    """
+    lo = part.lo
+    for index in range(bisect_right(taken, lo, key=_end), len(taken)):
+        other = taken[index]
+        if other.lo >= part.hi:
+            break
+        if other.lo > lo:
+            yield KeyGroupRange(lo, other.lo)
+        lo = other.hi
+    if lo < part.hi:
+        yield KeyGroupRange(lo, part.hi)
+
+
+def _end(part: KeyGroupRange) -> int:
+    return part.hi
+
+
 def range_of(subtask: int, parallelism: int, max_parallelism: int) -> KeyGroupRange:
     """The key groups of one subtask.
 
@@ -69,6 +110,15 @@ def range_of(subtask: int, parallelism: int, max_parallelism: int) -> KeyGroupRa
 def subtask_of(key_group: int, parallelism: int, max_parallelism: int) -> int:
     assert 0 <= key_group < max_parallelism
     return key_group * parallelism // max_parallelism
+
+
+def subtasks_of(part: KeyGroupRange, parallelism: int, max_parallelism: int) -> range:
+    """The subtasks that own some of a range's key groups; a range is never empty.
+
+    >>> subtasks_of(KeyGroupRange(2, 7), 3, 8)
+    range(0, 3)
+    """
+    return range(part.lo * parallelism // max_parallelism, (part.hi - 1) * parallelism // max_parallelism + 1)
 
 
 def groups_of(hashes: npt.NDArray[np.int64], max_parallelism: int) -> npt.NDArray[np.int64]:

@@ -17,6 +17,7 @@ SEGMENTS = "segments"
 STATE = "state"
 ATTEMPTS = "attempts"
 HUNG = "hung"
+PLANS = "plans"
 OLDER_EVENTS = "events"
 SOURCE = "source"
 """Structured Streaming's own folder; what is in it belongs to Spark."""
@@ -27,7 +28,9 @@ SAVEPOINT_MARKER = "savepoint.partial"
 
 DATA_FOLDERS = (SEGMENTS, STATE)
 """What manifests name is in these folders."""
-TOP_NAMES = frozenset({MANIFESTS, GENERATIONS, SEGMENTS, STATE, ATTEMPTS, HUNG, OLDER_EVENTS, SOURCE, EVENTS, RESTORED})
+TOP_NAMES = frozenset(
+    {MANIFESTS, GENERATIONS, SEGMENTS, STATE, ATTEMPTS, HUNG, PLANS, OLDER_EVENTS, SOURCE, EVENTS, RESTORED}
+)
 """What a checkpoint folder may hold directly below it."""
 SPARK_OFFSETS, SPARK_COMMITS, SPARK_METADATA = "offsets", "commits", "metadata"
 """What Structured Streaming puts into its folder: into `source/`, or into a plain Spark query's checkpoint."""
@@ -49,6 +52,9 @@ _ATTEMPT = r"(?P<checkpoint>[0-9]{10})-g(?P<generation>[0-9]{1,10})-s(?P<subtask
 _DATA_FILE = re.compile(rf"(?P<folder>{SEGMENTS}|{STATE})/(?P<owner>.+)/{_ATTEMPT}-(?P<sequence>[0-9]{{1,10}})\.arrow")
 _ANNOUNCEMENT = re.compile(rf"{ATTEMPTS}/(?P<sink>.+)/{_ATTEMPT}\.txt")
 _HUNG_SIGN = re.compile(rf"{HUNG}/{_ATTEMPT}-(?P<sign>[0-9A-Za-z_]+)\.json")
+_PLAN_FILE = re.compile(
+    rf"{PLANS}/(?P<checkpoint>[0-9]{{10}})-g(?P<generation>[0-9]{{1,10}})-(?P<number>[0-9]{{1,10}})\.bin"
+)
 _SOURCE_ENTRY = re.compile(rf"(?:{SOURCE_OFFSETS}|{SOURCE_COMMITS})/\.?(?P<batch>[0-9]{{1,19}})(?:\.crc)?")
 _NAME = r"(?!\.{1,2}(?:/|\Z))[^/\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,255}"
 _OWNER = re.compile(_NAME)
@@ -178,6 +184,19 @@ class HungSign:
         return f"{HUNG}/{self.by}-{self.sign}.json"
 
 
+@dataclass(frozen=True, slots=True)
+class PlanFile:
+    """The parts of a plan for the tasks of one running job; `number` counts the jobs of a driver."""
+
+    checkpoint: CheckpointId
+    generation: Generation
+    number: int
+
+    @property
+    def path(self) -> str:
+        return f"{PLANS}/{self.checkpoint:010d}-g{self.generation}-{self.number}.bin"
+
+
 def announcements(sink: str) -> str:
     """The folder in which attempts announce their files for one sink."""
     return f"{ATTEMPTS}/{sink}"
@@ -192,6 +211,12 @@ def read_data_file(path: str) -> DataFile | None:
     return None if match is None else DataFile(match["folder"], match["owner"], _attempt(match), int(match["sequence"]))
 
 
+def read_data_checkpoint(path: str) -> CheckpointId | None:
+    """The checkpoint alone, where many files are looked at."""
+    match = _DATA_FILE.fullmatch(path)
+    return None if match is None else CheckpointId(int(match["checkpoint"]))
+
+
 def read_announcement(path: str) -> Announcement | None:
     match = _ANNOUNCEMENT.fullmatch(path)
     return None if match is None else Announcement(match["sink"], _attempt(match))
@@ -200,6 +225,13 @@ def read_announcement(path: str) -> Announcement | None:
 def read_hung_sign(path: str) -> HungSign | None:
     match = _HUNG_SIGN.fullmatch(path)
     return None if match is None else HungSign(_attempt(match), match["sign"])
+
+
+def read_plan_file(path: str) -> PlanFile | None:
+    match = _PLAN_FILE.fullmatch(path)
+    if match is None:
+        return None
+    return PlanFile(CheckpointId(int(match["checkpoint"])), Generation(int(match["generation"])), int(match["number"]))
 
 
 def _attempt(match: re.Match[str]) -> AttemptId:

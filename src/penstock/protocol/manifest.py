@@ -5,6 +5,7 @@ FORMAT.md describes every field for other readers; `FORMAT_VERSION` changes when
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Annotated
 
 import msgspec
@@ -30,10 +31,14 @@ Payload = bytes
 
 
 class _Value(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Base of all stored values: immutable, unknown fields refused."""
+    """Base of all stored values: immutable, unknown fields refused.
+
+    Those of which a manifest has thousands have ``gc=False``: nothing in them can lead back to them, and Python's
+    collector would look at all of them again and again.
+    """
 
 
-class Span(_Value, frozen=True, array_like=True, kw_only=True):
+class Span(_Value, frozen=True, array_like=True, kw_only=True, gc=False):
     """For some key groups of a segment: rows before `cursor` are consumed, `rows_left` at or after it are not.
 
     Usually one range. Several where readers in the middle of a range went ahead of those on both sides: how the
@@ -45,7 +50,7 @@ class Span(_Value, frozen=True, array_like=True, kw_only=True):
     rows_left: Count
 
 
-class Segment(_Value, frozen=True, kw_only=True):
+class Segment(_Value, frozen=True, kw_only=True, gc=False):
     """An immutable file of in-flight records of one edge, with how far each range of key groups was read."""
 
     path: str
@@ -73,14 +78,15 @@ class Segment(_Value, frozen=True, kw_only=True):
 
     @property
     def rows_left(self) -> int:
-        return sum(span.rows_left for span in self.spans)
+        spans = self.spans
+        return spans[0].rows_left if len(spans) == 1 else sum(span.rows_left for span in spans)
 
     @property
     def bytes_left(self) -> int:
         return self.bytes * self.rows_left // self.rows if self.rows else 0
 
 
-class EdgeState(_Value, frozen=True, kw_only=True):
+class EdgeState(_Value, frozen=True, kw_only=True, dict=True):
     """Totals since the checkpoint began, and what is in flight: ``accepted == consumed + dropped + in flight``.
 
     `dropped` are records that a user had thrown away when a checkpoint was restored. `watermark` is in effect
@@ -93,16 +99,16 @@ class EdgeState(_Value, frozen=True, kw_only=True):
     segments: tuple[Segment, ...] = ()
     watermark: Int64 | None = None
 
-    @property
+    @cached_property
     def rows_in_flight(self) -> int:
         return sum(segment.rows_left for segment in self.segments)
 
-    @property
+    @cached_property
     def bytes_in_flight(self) -> int:
         return sum(segment.bytes_left for segment in self.segments)
 
 
-class StateFile(_Value, frozen=True, kw_only=True):
+class StateFile(_Value, frozen=True, kw_only=True, gc=False):
     """An immutable sorted file of keyed state; valid for `ranges`, replaced by newer files elsewhere."""
 
     path: str
@@ -112,7 +118,7 @@ class StateFile(_Value, frozen=True, kw_only=True):
     ranges: tuple[KeyGroupRange, ...]
 
 
-class Committable(_Value, frozen=True):
+class Committable(_Value, frozen=True, gc=False):
     """What one writer wrote in one epoch, in the sink's own bytes (never a pickle)."""
 
     payload: Payload
@@ -188,7 +194,7 @@ class SourceClock(_Value, frozen=True, kw_only=True):
     """Of a source whose watermark is that of its slowest part: the parts that are not idle."""
 
 
-class Timer(_Value, frozen=True, kw_only=True):
+class Timer(_Value, frozen=True, kw_only=True, gc=False):
     """The earliest moments at which an operator has something to do without input, for some key groups."""
 
     groups: KeyGroupRange

@@ -6,13 +6,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import msgspec
 
-from penstock.protocol.eventtime import is_due, lowest
+from penstock.protocol.eventtime import due_subtasks, lowest
 from penstock.protocol.ids import CheckpointId, Generation
-from penstock.protocol.keygroups import KeyGroupRange, range_of
-from penstock.protocol.manifest import EdgeState, Segment, StateFile, Timer
+from penstock.protocol.keygroups import KeyGroupRange, range_of, subtasks_of
+from penstock.protocol.manifest import EdgeState, Segment, Span, StateFile, Timer
 from penstock.protocol.reads import ReadSpan
 
 MIN_BUDGET_SHARE = 0.5
@@ -23,7 +24,7 @@ SLACK = 1.25
 """A subtask may need this much more than expected and still get through with all of its input."""
 
 
-class InputPlan(msgspec.Struct, frozen=True):
+class InputPlan(msgspec.Struct, frozen=True, gc=False):
     """One input of one subtask: spans of segments in reading order, then live rows if `live`."""
 
     edge: str
@@ -33,7 +34,7 @@ class InputPlan(msgspec.Struct, frozen=True):
     """In effect for live rows, and once all of `reads` are consumed."""
 
 
-class SubtaskPlan(msgspec.Struct, frozen=True):
+class SubtaskPlan(msgspec.Struct, frozen=True, gc=False):
     """Everything one subtask needs to know; the same for all of its attempts."""
 
     subtask: int
@@ -56,7 +57,7 @@ class SubtaskPlan(msgspec.Struct, frozen=True):
         return self.due or any(plan.live or plan.reads for plan in self.inputs)
 
 
-class StagePlan(msgspec.Struct, frozen=True, kw_only=True):
+class StagePlan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """One stage in one epoch. `budget_s` is the time until the barrier, None for no barrier."""
 
     stage: str
@@ -75,12 +76,20 @@ class StagePlan(msgspec.Struct, frozen=True, kw_only=True):
     broadcast_rows_max: int | None = None
     """Every subtask takes the same broadcast rows, so their number is planned and not cut by time; None: all."""
 
-    @property
+    @cached_property
     def live(self) -> bool:
         return any(plan.live for subtask in self.subtasks for plan in subtask.inputs)
 
+    def of(self, subtask: int) -> SubtaskPlan:
+        """The plan of one subtask; the plan that a task has got has no other."""
+        return self.subtasks[subtask if len(self.subtasks) == self.parallelism else 0]
+
     def launched(self) -> tuple[SubtaskPlan, ...]:
         """Subtasks that have something to do; with live input only Spark's shuffle decides, so all."""
+        return self._launched
+
+    @cached_property
+    def _launched(self) -> tuple[SubtaskPlan, ...]:
         return tuple(subtask for subtask in self.subtasks if subtask.has_work)
 
 
@@ -103,11 +112,15 @@ class InputFacts:
 
     def readable(self) -> EdgeState:
         """The edge without the segments that are held back."""
+        if self.after is None and self.before is None:
+            return self.state
         segments = tuple(segment for segment in self.state.segments if not self.holds_back(segment))
         return msgspec.structs.replace(self.state, segments=segments)
 
     def watermark_after_reads(self) -> int | None:
         """What is in effect once everything that may be read is: held rows must not become late."""
+        if self.after is None and self.before is None:
+            return self.state.watermark
         held = (segment.watermark for segment in self.state.segments if self.holds_back(segment))
         return lowest((self.state.watermark, *held))
 
@@ -129,43 +142,39 @@ def plan_subtasks(
     timers: Sequence[Timer] = (),
     now: int = 0,
 ) -> tuple[SubtaskPlan, ...]:
-    """Cuts edges and state at the boundaries of `parallelism` subtasks."""
-    everything = KeyGroupRange(0, max_parallelism)
-    readable = {name: part.readable() for name, part in inputs.items()}
-    plans = []
-    for subtask in range(parallelism):
-        groups = range_of(subtask, parallelism, max_parallelism)
-        parts = tuple(
-            InputPlan(
-                name,
-                reads_of(readable[name], everything if part.broadcast else groups),
-                part.live,
-                part.watermark_after_reads() if part.timed else None,
-            )
-            for name, part in inputs.items()
+    """Cuts edges and state at the boundaries of `parallelism` subtasks.
+
+    Every range of key groups is looked at once, and handed to the subtasks that own some of it: the work grows with
+    subtasks and files, never with their product.
+    """
+    groups = [range_of(subtask, parallelism, max_parallelism) for subtask in range(parallelism)]
+    cuts = {name: _cut(part, groups, max_parallelism) for name, part in inputs.items()}
+    tables = {name: _files(table, parallelism, max_parallelism) for name, table in state.items()}
+    marks = {name: part.watermark_after_reads() if part.timed else None for name, part in inputs.items()}
+    timed = [name for name, part in inputs.items() if part.timed]
+    arrival = arrival_watermark(inputs.values())
+    watermarks = [
+        lowest(
+            mark for name in timed for mark in (marks[name], *(read.watermark for read in cuts[name].reads[subtask]))
         )
-        watermark = lowest(
-            mark
-            for plan in parts
-            if inputs[plan.edge].timed
-            for mark in (plan.watermark, *(read.watermark for read in plan.reads))
+        if timed
+        else None
+        for subtask in range(parallelism)
+    ]
+    due = due_subtasks(timers, watermarks, now, max_parallelism=max_parallelism)
+    return tuple(
+        SubtaskPlan(
+            subtask,
+            groups[subtask],
+            tuple(InputPlan(name, cuts[name].reads[subtask], part.live, marks[name]) for name, part in inputs.items()),
+            {name: files[subtask] for name, files in tables.items()},
+            round(sum(cut.rows[subtask] for cut in cuts.values())),
+            arrival,
+            watermarks[subtask],
+            subtask in due,
         )
-        plans.append(
-            SubtaskPlan(
-                subtask,
-                groups,
-                parts,
-                {
-                    name: files_of(table.files, everything if table.broadcast else groups)
-                    for name, table in state.items()
-                },
-                round(sum(_share_of(readable[name], groups) for name, part in inputs.items() if not part.broadcast)),
-                arrival_watermark(inputs.values()),
-                watermark,
-                is_due(timers, groups, watermark, now),
-            )
-        )
-    return tuple(plans)
+        for subtask in range(parallelism)
+    )
 
 
 def arrival_watermark(inputs: Iterable[InputFacts]) -> int | None:
@@ -177,38 +186,67 @@ def arrival_watermark(inputs: Iterable[InputFacts]) -> int | None:
     return lowest(part.state.watermark for part in inputs if part.timed)
 
 
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """An edge, cut at the boundaries of subtasks: what each reads, oldest first, and about how many rows that is."""
+
+    reads: Sequence[tuple[ReadSpan, ...]]
+    rows: Sequence[float]
+
+
+def _cut(part: InputFacts, groups: Sequence[KeyGroupRange], max_parallelism: int) -> _Cut:
+    """Each range goes to the subtasks that own some of it. Rows of a span that several of them share are divided by
+    their key groups."""
+    edge, parallelism = part.readable(), len(groups)
+    if part.broadcast:
+        return _Cut([reads_of(edge, KeyGroupRange(0, max_parallelism))] * parallelism, [0.0] * parallelism)
+    reads: list[list[ReadSpan]] = [[] for _ in groups]
+    rows = [0.0] * parallelism
+    for segment in sorted(edge.segments, key=_age):
+        for span in segment.spans:
+            per_group = span.rows_left / sum(map(len, span.ranges))
+            for cut in span.ranges:
+                for subtask in subtasks_of(cut, parallelism, max_parallelism):
+                    mine = cut.intersect(groups[subtask])
+                    if mine is not None:
+                        reads[subtask].append(_read(segment, span, mine))
+                        rows[subtask] += per_group * (mine.hi - mine.lo)
+    return _Cut([tuple(mine) for mine in reads], rows)
+
+
 def reads_of(edge: EdgeState, groups: KeyGroupRange) -> tuple[ReadSpan, ...]:
     """The unread parts of an edge for some key groups, oldest first."""
-    reads = []
-    for segment in sorted(edge.segments, key=lambda segment: segment.age):
-        for span in segment.spans:
-            for part in (overlap for span_range in span.ranges if (overlap := span_range.intersect(groups))):
-                reads.append(
-                    ReadSpan(
-                        path=segment.path,
-                        checksum=segment.checksum,
-                        lo=part.lo,
-                        hi=part.hi,
-                        cursor=span.cursor,
-                        watermark=segment.watermark,
-                        arrival=segment.arrived,
-                    )
-                )
-    return tuple(reads)
+    return tuple(
+        _read(segment, span, mine)
+        for segment in sorted(edge.segments, key=_age)
+        for span in segment.spans
+        for cut in span.ranges
+        if (mine := cut.intersect(groups))
+    )
 
 
-def _share_of(edge: EdgeState, groups: KeyGroupRange) -> float:
-    share = 0.0
-    for segment in edge.segments:
-        for span in segment.spans:
-            mine = sum(len(overlap) for part in span.ranges if (overlap := part.intersect(groups)))
-            share += span.rows_left * mine / sum(len(part) for part in span.ranges)
-    return share
+def _age(segment: Segment) -> tuple[int, int, int, int]:
+    return segment.age
 
 
-def files_of(files: tuple[StateFile, ...], groups: KeyGroupRange) -> tuple[StateFile, ...]:
-    """State files that hold something for some key groups, oldest first."""
-    return tuple(file for file in files if any(part.intersect(groups) for part in file.ranges))
+def _read(segment: Segment, span: Span, groups: KeyGroupRange) -> ReadSpan:
+    return ReadSpan(
+        segment.path, segment.checksum, groups.lo, groups.hi, span.cursor, segment.watermark, segment.arrived
+    )
+
+
+def _files(table: TableFacts, parallelism: int, max_parallelism: int) -> list[tuple[StateFile, ...]]:
+    """By subtask, the state files that hold something for it, oldest first."""
+    if table.broadcast:
+        return [table.files] * parallelism
+    found: list[list[StateFile]] = [[] for _ in range(parallelism)]
+    for file in table.files:
+        for cut in file.ranges:
+            for subtask in subtasks_of(cut, parallelism, max_parallelism):
+                mine = found[subtask]
+                if not mine or mine[-1] is not file:
+                    mine.append(file)
+    return [tuple(files) for files in found]
 
 
 def waves(subtasks: int, slots: int) -> int:

@@ -10,7 +10,7 @@ import msgspec
 from penstock.protocol.ids import NO_CHECKPOINT, CheckpointId
 
 
-class ReadSpan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ReadSpan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     """Read the rows of key groups `lo` to `hi` - 1 from row number `cursor` on."""
 
     path: str
@@ -24,7 +24,7 @@ class ReadSpan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """As in the segment: what is made of these rows keeps it."""
 
 
-class SpanReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SpanReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     """How far a reader got in a span: `consumed` of the `rows_at_open` rows at or after `start_cursor`."""
 
     path: str

@@ -23,7 +23,7 @@ class ErrorReport(msgspec.Struct, frozen=True):
     fields: dict[str, str] = {}
 
 
-class InputReport(msgspec.Struct, frozen=True, kw_only=True):
+class InputReport(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One input edge: live rows are accepted here; rows of segments were accepted when they were written.
 
     Rows that an operator took and gave back are among `spilled`; they are no new ones and not consumed.
@@ -44,7 +44,7 @@ class InputReport(msgspec.Struct, frozen=True, kw_only=True):
         return self.live_consumed + sum(span.consumed for span in self.spans) - self.put_back
 
 
-class OutputReport(msgspec.Struct, frozen=True, kw_only=True):
+class OutputReport(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Rows handed to another stage: `rows` as the operator counted them, `segments` as they were written."""
 
     edge: str
@@ -52,7 +52,7 @@ class OutputReport(msgspec.Struct, frozen=True, kw_only=True):
     segments: tuple[Segment, ...]
 
 
-class StateReport(msgspec.Struct, frozen=True, kw_only=True):
+class StateReport(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One table of state: at most one new file, and the key groups in which it supersedes others, by their paths."""
 
     table: str
@@ -60,7 +60,7 @@ class StateReport(msgspec.Struct, frozen=True, kw_only=True):
     replaced: dict[str, tuple[KeyGroupRange, ...]]
 
 
-class SinkReport(msgspec.Struct, frozen=True, kw_only=True):
+class SinkReport(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What was written for one sink."""
 
     sink: str
@@ -68,7 +68,7 @@ class SinkReport(msgspec.Struct, frozen=True, kw_only=True):
     committables: tuple[Committable, ...]
 
 
-class DueReport(msgspec.Struct, frozen=True, kw_only=True):
+class DueReport(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """When one operator has something to do without input."""
 
     operator: str
@@ -76,7 +76,7 @@ class DueReport(msgspec.Struct, frozen=True, kw_only=True):
     processing_time: int | None = None
 
 
-class Timing(msgspec.Struct, frozen=True, kw_only=True):
+class Timing(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Measured in the subtask, by its own monotonic clock: the whole attempt, and its steps alone."""
 
     elapsed_s: float
@@ -87,7 +87,7 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     broadcast_row_cost_s: float | None = None
 
 
-class SubtaskReport(msgspec.Struct, frozen=True, kw_only=True):
+class SubtaskReport(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The result of one subtask attempt: either `failure` or everything else."""
 
     stage: str

@@ -13,16 +13,17 @@ from penstock.spark.activity import activity_of
 from penstock.spark.failures import brief, is_cancellation, jvm_calls
 from penstock.spark.stage_job.jobs import StageJobs
 from penstock.spark.stage_job.run import JobRunner
+from penstock.store.base import Store
 
 
 class SparkCluster:
     """Runs the stages of one query on a SparkSession."""
 
-    def __init__(self, spark: SparkSession, jobs: StageJobs, name: str) -> None:
+    def __init__(self, spark: SparkSession, jobs: StageJobs, store: Store, name: str) -> None:
         self._context = spark.sparkContext
         self._jobs, self._name = jobs, name
         self._group = f"penstock-{name}-{id(self):x}"
-        self._runner = JobRunner(spark, self._group)
+        self._runner = JobRunner(spark, self._group, store)
         self._handed_over: int | None = None
 
     @property

@@ -33,7 +33,7 @@ def launch(pipeline: Pipeline, config: Config, listeners: tuple[Listener, ...]) 
         return StageJobs(pipeline, store_url, limits)
 
     def cluster(store: Store, name: str) -> SparkCluster:
-        return SparkCluster(spark, jobs(store.url), name)
+        return SparkCluster(spark, jobs(store.url), store, name)
 
     def feed(store: Store) -> SparkFeed:
         require_connector(spark, store.url)

@@ -80,7 +80,7 @@ def run_subtask(
     started = clock()
     with ExitStack() as undo, ExitStack() as closing:
         try:
-            run = _Attempt(stage, plan, plan.subtasks[subtask], store, limits, attempt, live, undo, closing, clock)
+            run = _Attempt(stage, plan, plan.of(subtask), store, limits, attempt, live, undo, closing, clock)
             stepped = run.step(Barrier(plan.budget_s, clock), clock)
             inputs = run.spill()
             run.finish()

@@ -206,7 +206,7 @@ class MemoryCommitter:
                 raise RuntimeError(f"checkpoint {found} appeared since the table was asked: choose anew")
             if not still_leader():
                 raise Fenced(f"commit of checkpoint {permit.checkpoint} by generation {permit.generation}")
-            batches = [batch for c in committables for batch in pa.ipc.open_stream(c.payload)]
+            batches = self.batches_of(committables)
             rows = sum(batch.num_rows for batch in batches)
             number = len(table.snapshots) + 1
             receipt = CommitReceipt(permit.checkpoint, number, rows, len(committables), watermark, number)
@@ -214,6 +214,10 @@ class MemoryCommitter:
             table.snapshots[-1].properties = dict(properties)
             self._known, self._seen, self._last = permit.checkpoint, number, receipt
             return receipt
+
+    def batches_of(self, committables: Sequence[Committable]) -> list[pa.RecordBatch]:
+        """The rows that travel in committables."""
+        return [batch for committable in committables for batch in pa.ipc.open_stream(committable.payload)]
 
     def missing_files(self, committables: Sequence[Committable]) -> tuple[str, ...]:
         """Rows travel in the committables themselves."""

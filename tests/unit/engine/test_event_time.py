@@ -13,8 +13,8 @@ from penstock.protocol.eventtime import (
     SourceTime,
     advance_sources,
     advance_timers,
+    due_subtasks,
     highest,
-    is_due,
     lowest,
     next_processing_time,
 )
@@ -172,18 +172,18 @@ def test_watermarks_of_key_groups_never_go_back(cuts: list[tuple[int, int]], ste
 )
 def test_a_moment_is_due_once_time_has_reached_it(watermark: int | None, now: int, due: bool) -> None:
     timers = [Timer(groups=KeyGroupRange(0, 8), event_time=10, processing_time=50)]
-    assert is_due(timers, KeyGroupRange(4, 12), watermark, now) is due
-    assert not is_due(timers, KeyGroupRange(8, 12), watermark, now), "others wait for it"
+    found = due_subtasks(timers, [watermark] * 3, now, max_parallelism=12)
+    assert found == ({0, 1} if due else set()), "the third subtask has other key groups"
 
 
 def test_timers_of_other_key_groups_stay() -> None:
     old = (Timer(groups=KeyGroupRange(0, 12), event_time=5),)
     mine = Timer(groups=KeyGroupRange(4, 8), event_time=7, processing_time=1)
-    timers = advance_timers(old, KeyGroupRange(4, 8), mine)
+    timers = advance_timers(old, [(KeyGroupRange(4, 8), mine)])
     assert timers == (
         Timer(groups=KeyGroupRange(0, 4), event_time=5),
         mine,
         Timer(groups=KeyGroupRange(8, 12), event_time=5),
     )
-    assert advance_timers(timers, KeyGroupRange(0, 12), None) == ()
+    assert advance_timers(timers, [(KeyGroupRange(0, 12), None)]) == ()
     assert next_processing_time(timers) == 1

@@ -163,13 +163,13 @@ def test_a_replaced_state_file_stays_valid_for_the_other_subtasks() -> None:
     """B13, D6."""
     old = file_of("old", (0, 8))
     change = StateReport(table="o", added=file_of("new", (0, 4)), replaced={"old": (KeyGroupRange(0, 4),)})
-    files = advance_state((old,), change)
+    files = advance_state((old,), [change])
     assert [(file.path, file.ranges) for file in files] == [
         ("old", (KeyGroupRange(4, 8),)),
         ("new", (KeyGroupRange(0, 4),)),
     ]
     change = StateReport(table="o", added=file_of("new2", (4, 8)), replaced={"old": (KeyGroupRange(4, 8),)})
-    assert [file.path for file in advance_state(files, change)] == ["new", "new2"]
+    assert [file.path for file in advance_state(files, [change])] == ["new", "new2"]
 
 
 def test_every_reader_sees_segments_oldest_first() -> None:

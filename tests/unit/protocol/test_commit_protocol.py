@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import pytest
 
@@ -249,7 +250,7 @@ def test_tries_are_spaced_out_and_a_success_forgets_failures() -> None:
 
 
 def judged(
-    *paths: str, winners: frozenset[tuple[CheckpointId, str]] = frozenset(), published: int = 12
+    *paths: str, winners: Mapping[CheckpointId, frozenset[str]] = MappingProxyType({}), published: int = 12
 ) -> tuple[list[str], list[str]]:
     verdict = judge_attempts(
         paths,
@@ -268,7 +269,7 @@ def path(checkpoint: int, generation: int, attempt: str = "7") -> str:
 
 def test_only_attempts_that_can_never_count_have_lost() -> None:
     """C5: of this driver once their checkpoint is published, of older drivers if they were never published."""
-    won = frozenset({(CheckpointId(12), "7")})
+    won = {CheckpointId(12): frozenset({"7"})}
     assert judged(path(12, 3), winners=won) == ([path(12, 3)], [])
     assert judged(path(12, 3, "8"), winners=won) == ([], [path(12, 3, "8")])
     assert judged(path(13, 3)) == ([], []), "its checkpoint is still being made"
@@ -283,5 +284,5 @@ def test_a_list_that_turns_up_too_late_to_judge_is_only_forgotten() -> None:
     late = path(20, 3)
     assert judged(late, published=20 + REMEMBERED) == ([late], [])
     assert judged(late, published=19 + REMEMBERED) == ([], [late])
-    winners = frozenset({(CheckpointId(n), "7") for n in range(1, 201)})
-    assert {winner[0] for winner in remembered(winners, CheckpointId(200))} == set(range(101, 201))
+    winners = {CheckpointId(n): frozenset({"7"}) for n in range(1, 201)}
+    assert set(remembered(winners, CheckpointId(200))) == set(range(101, 201))

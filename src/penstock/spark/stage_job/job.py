@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, StructType
 
 from penstock.graph.stages import Stage
+from penstock.protocol.parts import head_of, part_of
 from penstock.protocol.plan import StagePlan
 from penstock.spark.quirks.dottednames import call_of, mapped
 from penstock.spark.quirks.workerpool import in_workers_of_sql
@@ -35,7 +36,7 @@ class JobSpec:
     def on_rows(self, rows: DataFrame, parallelism: int, max_parallelism: int) -> DataFrame:
         """The reports of the stage over live rows, of a stream or of one micro-batch.
 
-        Tasks find their plan in the properties of the job.
+        Tasks find their plan by the properties of the job.
         """
         placed = to_subtasks(rows, self._layout, self.stage.source_inputs, parallelism, max_parallelism)
         if self._call is None:  # the function is made once and not for each micro-batch
@@ -43,11 +44,11 @@ class JobSpec:
             self._call = call_of(self._work, REPORT, columns)
         return mapped(placed, self._call)
 
-    def on_segments(self, spark: SparkSession, plan: StagePlan, packed_plan: bytes) -> RDD[bytes]:
-        """The reports of the stage without live rows. Tasks have their plan with them."""
+    def on_segments(self, spark: SparkSession, plan: StagePlan) -> RDD[bytes]:
+        """The reports of the stage without live rows. Each task has its part of the plan as its only row."""
         # Spark starts partitions in order: the longest first, so that the short ones fill the gaps.
         longest_first = sorted(plan.launched(), key=lambda subtask: -subtask.rows_in_flight)
-        subtasks = [subtask.subtask for subtask in longest_first]
-        work = replace(self._work, plan=packed_plan)
-        job = spark.sparkContext.parallelize(subtasks, len(subtasks)).map(work.on_segments)
+        parts = [part_of(subtask) for subtask in longest_first]
+        work = replace(self._work, head=head_of(plan))
+        job = spark.sparkContext.parallelize(parts, len(parts)).map(work.on_segments)
         return in_workers_of_sql(job, spark)

@@ -1,6 +1,8 @@
-"""The plan of an epoch on its way to the workers, as a property of the job.
+"""The plan of an epoch on its way to tasks over live rows, beside a job that is the same in all epochs.
 
-The work of a live stage is planned once and is the same in all epochs, so the plan has to travel beside it.
+A property of the job has the plan's head. It has the parts of all subtasks too while they are short: Spark sends a
+job's properties with each task and writes them to its event log. Longer ones are in a file of the checkpoint folder for
+as long as the job runs, and each task reads its own part of it.
 """
 
 from __future__ import annotations
@@ -8,43 +10,79 @@ from __future__ import annotations
 import base64
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
+import msgspec
 from pyspark import SparkContext, TaskContext
 
+from penstock.errors import PenstockError
+from penstock.protocol.layout import PlanFile
+from penstock.protocol.parts import head_of, joined, packed, part_at
+from penstock.protocol.plan import StagePlan
+from penstock.store.base import Store
+
 PLAN_PROPERTY = "penstock.plan"
-PLAIN_PLAN_BYTES_MAX = 1 << 14
-"""Spark sends a job's properties with each task and writes them to its event log: longer plans are compressed."""
+PROPERTY_BYTES_MAX = 1 << 14
+"""Of the parts, as they are in the property: some fifty subtasks, compressed."""
+COMPRESSED_MIN = 32
+"""No plan becomes shorter than this share of its bytes; whoever is longer is not even tried."""
+
+
+class Sent(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The text of the property; the parts are in it, or in the file of that name."""
+
+    head: msgspec.Raw
+    parts: str | None = None
+    file: str | None = None
 
 
 @contextmanager
-def sent_along(context: SparkContext, plan: bytes) -> Iterator[None]:
-    """Jobs that this thread starts inside have the encoded plan with them."""
-    context.setLocalProperty(PLAN_PROPERTY, as_property(plan))
+def sent_along(context: SparkContext, plan: StagePlan, store: Store, number: int) -> Iterator[None]:
+    """Jobs that this thread starts inside have the plan with them; `number` is another one for each job of a driver."""
+    sent, parts = sent_as(plan, number)
+    if sent.file is not None:
+        store.create(sent.file, parts)
+    context.setLocalProperty(PLAN_PROPERTY, msgspec.json.encode(sent).decode())
     try:
         yield
     finally:
         context.setLocalProperty(PLAN_PROPERTY, None)  # type: ignore[arg-type]  # None takes it back
+        if sent.file is not None:
+            with suppress(PenstockError):  # the collector finds it
+                store.delete([sent.file])
 
 
-def received(context: TaskContext) -> bytes:
-    """The encoded plan, in a task."""
-    packed = context.getLocalProperty(PLAN_PROPERTY)
-    assert packed is not None, "the job of a live stage is started with its plan"
-    return from_property(packed)
+def sent_as(plan: StagePlan, number: int) -> tuple[Sent, bytes]:
+    """How a plan travels, and its parts."""
+    head, parts = msgspec.Raw(head_of(plan)), packed(plan.launched(), plan.parallelism)
+    if len(parts) <= COMPRESSED_MIN * PROPERTY_BYTES_MAX:
+        text = base64.b64encode(zlib.compress(parts, 1)).decode()
+        if len(text) <= PROPERTY_BYTES_MAX:
+            return Sent(head, parts=text), parts
+    return Sent(head, file=PlanFile(plan.checkpoint, plan.generation, number).path), parts
 
 
-def as_property(plan: bytes) -> str:
-    """An encoded plan as the text of a property.
-
-    >>> from_property(as_property(b"{}")), from_property(as_property(b"{" * 100_000)) == b"{" * 100_000
-    (b'{}', True)
-    """
-    if len(plan) <= PLAIN_PLAN_BYTES_MAX:
-        return plan.decode()
-    return base64.b64encode(zlib.compress(plan, 1)).decode()
+def received(context: TaskContext, store: Store, subtask: int) -> StagePlan:
+    """The plan of one subtask, in its task."""
+    text = context.getLocalProperty(PLAN_PROPERTY)
+    assert text is not None, "the job of a live stage is started with its plan"
+    sent = msgspec.json.decode(text, type=Sent)
+    return joined(bytes(sent.head), _part(sent, store, subtask))
 
 
-def from_property(text: str) -> bytes:
-    """JSON begins with a brace, which base64 does not have."""
-    return text.encode() if text.startswith("{") else zlib.decompress(base64.b64decode(text))
+def _part(sent: Sent, store: Store, subtask: int) -> bytes:
+    if sent.parts is not None:
+        parts = zlib.decompress(base64.b64decode(sent.parts))
+        return part_at(lambda begin, size: parts[begin : begin + size], subtask)
+    assert sent.file is not None
+    reader = store.open_reader(sent.file)
+
+    def read(begin: int, size: int) -> bytes:
+        target = bytearray(size)
+        reader.read_into(begin, memoryview(target))
+        return bytes(target)
+
+    try:
+        return part_at(read, subtask)
+    finally:
+        reader.close()

@@ -6,12 +6,12 @@ micro-batch*: the job is put on top of the rows. *Segments alone*: there are no 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, assert_never
 
-import msgspec
 from pyspark.sql import SparkSession
 
 from penstock.engine.cluster import OfferedBatch, StageJob
@@ -24,6 +24,7 @@ from penstock.spark.stage_job.counts import JobCounts
 from penstock.spark.stage_job.job import JobSpec
 from penstock.spark.stage_job.plan_property import sent_along
 from penstock.spark.stage_job.reports import PlannedReports, collected, decoded
+from penstock.store.base import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,21 +51,22 @@ class _LiveRun:
 class JobRunner:
     """Runs the jobs of one query, one after the other."""
 
-    def __init__(self, spark: SparkSession, group: str) -> None:
-        self._spark = spark
+    def __init__(self, spark: SparkSession, group: str, store: Store) -> None:
+        self._spark, self._store = spark, store
+        self._numbers = itertools.count()
         self._planned = PlannedReports()
         self._counts = JobCounts(spark.sparkContext, group)
 
     def run(self, spec: JobSpec, job: StageJob) -> JobResult:
-        plan, packed = job.plan, msgspec.json.encode(job.plan)
+        plan = job.plan
         if not plan.live or job.batch is None:
-            return JobResult(self._on_segments(spec, plan, packed), None)
+            return JobResult(self._on_segments(spec, plan), None)
         live = self._live(spec, plan, job.batch)
         count = self._counts.begin(plan.stage, job.batch.batch_id, live.executed_plan, goes_on=live.counts_go_on)
-        with sent_along(self._spark.sparkContext, packed):
+        with sent_along(self._spark.sparkContext, plan, self._store, next(self._numbers)):
             found = live.collect()
         if not found and live.is_empty():
-            return JobResult(self._on_segments(spec, plan, packed), 0)
+            return JobResult(self._on_segments(spec, plan), 0)
         reports = decoded(found)
         return JobResult(reports, count(sum(rows for report in reports for rows in report.delivered.values())))
 
@@ -91,5 +93,5 @@ class JobRunner:
             case _:
                 assert_never(content)
 
-    def _on_segments(self, spec: JobSpec, plan: StagePlan, packed: bytes) -> list[SubtaskReport]:
-        return decoded(spec.on_segments(self._spark, plan, packed).collect())
+    def _on_segments(self, spec: JobSpec, plan: StagePlan) -> list[SubtaskReport]:
+        return decoded(spec.on_segments(self._spark, plan).collect())

@@ -13,16 +13,17 @@ from pyspark import TaskContext, cloudpickle
 from penstock.graph.stages import Stage
 from penstock.inflight.delivery import CountedStream
 from penstock.inflight.live import LiveInputs
+from penstock.protocol.parts import joined
 from penstock.protocol.plan import StagePlan
 from penstock.spark.quirks.gcfreeze import freeze_once
 from penstock.spark.quirks.memory import keep_memory
 from penstock.spark.stage_job.plan_property import received
 from penstock.store import open_store
+from penstock.store.base import Store
 from penstock.subtask.attempt import Limits, run_subtask
 from penstock.subtask.watchdog import watch_over
 
 REPORT_SCHEMA = pa.schema([pa.field("report", pa.binary())])
-_plan_decoder = msgspec.json.Decoder(StagePlan)
 _stages: dict[str, Stage] = {}
 
 
@@ -30,31 +31,35 @@ _stages: dict[str, Stage] = {}
 class Work:
     """A stage job as it travels to the workers; `stage` is unpacked once per worker and version.
 
-    Without a plan of its own it finds that in the job's properties.
+    Without a head of a plan it finds its plan by the job's properties.
     """
 
     stage: bytes
     stage_digest: str
     store_url: str
     limits: Limits
-    plan: bytes | None = None
+    head: bytes | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """With live input, under ``mapInArrow``: the partition is the subtask."""
         context = TaskContext.get()
         assert context is not None
-        report = self._run(context.partitionId(), batches)
+        store = open_store(self.store_url)
+        plan = received(context, store, context.partitionId())
+        report = self._run(plan, store, batches)
         yield pa.RecordBatch.from_arrays([pa.array([report], pa.binary())], schema=REPORT_SCHEMA)
 
-    def on_segments(self, subtask: int) -> bytes:
-        """Without live input, under a plain RDD job."""
-        return self._run(subtask, None)
+    def on_segments(self, part: bytes) -> bytes:
+        """Without live input, under a plain RDD job: the part of the plan is the task's only row."""
+        assert self.head is not None
+        return self._run(joined(self.head, part), open_store(self.store_url), None)
 
-    def _run(self, subtask: int, batches: Iterator[pa.RecordBatch] | None) -> bytes:
+    def _run(self, plan: StagePlan, store: Store, batches: Iterator[pa.RecordBatch] | None) -> bytes:
         context = TaskContext.get()
         assert context is not None
         keep_memory()
-        stage, plan, store = self._stage(), self._plan(context), open_store(self.store_url)
+        stage, (mine,) = self._stage(), plan.subtasks
+        subtask = mine.subtask
         attempt = str(context.taskAttemptId())
         with watch_over(stage, plan, subtask, store=store, attempt=attempt, limit_s=self.limits.stuck_s) as watchdog:
             # Where Spark proved that there are no rows, there is no stream: an empty one, which is counted, too.
@@ -72,9 +77,6 @@ class Work:
             )
         freeze_once()
         return msgspec.json.encode(stream.stamped(report) if stage.source_inputs else report)
-
-    def _plan(self, context: TaskContext) -> StagePlan:
-        return _plan_decoder.decode(received(context) if self.plan is None else self.plan)
 
     def _live(self, stage: Stage, batches: Iterator[pa.RecordBatch]) -> LiveInputs | None:
         edges = stage.source_inputs

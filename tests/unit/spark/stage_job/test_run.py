@@ -16,6 +16,7 @@ from penstock.protocol.report import SubtaskReport
 from penstock.spark.stage_job.batch import Batch, PlannedBatch, RowsBatch
 from penstock.spark.stage_job.plan_property import PLAN_PROPERTY
 from penstock.spark.stage_job.run import JobResult, JobRunner
+from penstock.store.memory import MemoryStore
 from penstock.testing.batch import TablesBatch
 
 
@@ -28,6 +29,7 @@ class World:
 
     def __init__(self) -> None:
         self.spark = mock.MagicMock()
+        self.store = MemoryStore()
         self.plans: list[bool] = []
         plan = mock.Mock()
         plan.metrics().apply().value.return_value = 4
@@ -41,7 +43,7 @@ class World:
         self.spec = mock.Mock()
         self.spec.on_segments().collect.return_value = [msgspec.json.encode(report("segments"))]
         self.spec.on_rows.return_value = self.frame(report("made", edge=4))
-        self.runner = JobRunner(self.spark, "group")
+        self.runner = JobRunner(self.spark, "group", self.store)
 
     def frame(self, *reports: SubtaskReport) -> Any:
         """A DataFrame of reports, one per partition."""
