@@ -1,4 +1,4 @@
-"""A pipeline under a microscope: feed rows, let time pass, crash, rescale, look at output and state. No Spark.
+"""Runs a pipeline step by step without Spark: feed rows, let time pass, crash, rescale, look at output and state.
 
 The same planning, subtasks, files and checkpoints as in a real query, one epoch at a time, in this process.
 """
@@ -40,7 +40,7 @@ from penstock.units import parse_duration
 Rows: TypeAlias = "pa.Table | Iterable[Mapping[str, Any]]"
 _MAIN = "main"
 _TICK_S = 0.005
-"""Every look at the clock takes this long. A step looks four times."""
+"""How far the clock moves at each look. A step looks four times."""
 
 
 class Harness:
@@ -69,9 +69,9 @@ class Harness:
     ) -> None:
         """`outputs` are further streams to look at, such as side outputs. With `steps` the barrier fires about that
         many steps after a subtask has begun, so that rows stay in flight. `now` is processing time. Where several
-        sources meet in one operator, `seed` is that of the order in which their rows come, and of each about
-        `prefetch_bytes` wait in memory. `partition_by` is a column that says from which partition of its source a row
-        comes; without it there is one.
+        sources meet in one operator, `seed` decides the order in which their rows come, and about `prefetch_bytes` of
+        each wait in memory. `partition_by` names a column with the partition of the source; without it there is one
+        partition.
 
         Raises: `PenstockError`.
         """
@@ -94,7 +94,7 @@ class Harness:
     # -- what happens --------------------------------------------------------------------------------------------
 
     def feed(self, rows: Rows | None = None, /, **by_source: Rows) -> list[dict[str, Any]]:
-        """One epoch with rows of the only source, or of several by name. Gives what the stream emitted in it.
+        """Runs one epoch with rows of the only source, or of several by name. Returns the rows that the stream emitted.
 
         Columns that a row does not have are null.
 
@@ -110,11 +110,11 @@ class Harness:
         return self._epoch(OfferedBatch(BatchId(next(self._batches)), TablesBatch(tables), "", "harness"))
 
     def run(self) -> list[dict[str, Any]]:
-        """One epoch without new rows."""
+        """Runs one epoch without new rows."""
         return self._epoch(None)
 
     def settle(self) -> list[dict[str, Any]]:
-        """Epochs without new rows until nothing is in flight and nothing is due."""
+        """Runs epochs without new rows until nothing is in flight and nothing is due."""
         emitted: list[dict[str, Any]] = []
         while self.rows_in_flight or self._runner.anything_due():
             emitted += self.run()
@@ -126,18 +126,18 @@ class Harness:
         return self.settle()
 
     def crash(self) -> None:
-        """The next epoch is run and lost, then everything starts anew from the last checkpoint, and it is repeated."""
+        """Makes the next epoch crash before it is published. A new driver then repeats it from the last checkpoint."""
         self._crash = True
 
     def rescale(self, parallelism: int) -> None:
-        """From the next epoch on."""
+        """Changes the number of subtasks from the next epoch on."""
         self._parallelism = parallelism
         self._runner = self._started(self._runner.manifest)
 
     # -- what can be seen ----------------------------------------------------------------------------------------
 
     def output(self, name: str = _MAIN) -> list[dict[str, Any]]:
-        """Everything that was emitted so far. Raises: `ValueError` if there is no such output."""
+        """All rows emitted so far. Raises: `ValueError` if there is no such output."""
         _require("output", name, self._collected)
         return self._collected[name]
 

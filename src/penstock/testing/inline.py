@@ -59,13 +59,13 @@ class InlineCluster:
     clock: Callable[[], float]
     slots: int = 2
     partition_by: str | None = None
-    """The column that says from which partition of the source a row comes; without it there is one."""
+    """The column with the partition of the source; without it there is one partition."""
     before_job: Callable[[StageJob], None] = lambda _: None
     rewrite: Callable[[list[SubtaskReport]], list[SubtaskReport]] = lambda reports: reports
     seed: int = 0
-    """Where several sources meet, of the order in which their rows come."""
+    """Decides the order in which rows of several sources come."""
     cancelled: threading.Event = field(default_factory=threading.Event)
-    """For a test's function that hangs: set by `cancel`."""
+    """Set by `cancel`, so that a test's function that hangs can end."""
     _attempts: Iterator[int] = field(default_factory=itertools.count)
     _handed_over: int | None = None
 
@@ -189,7 +189,7 @@ class InlineRun:
     open_store: Callable[[str], Store] = open_store
     wall_us: Callable[[], int] = lambda: time.time_ns() // 1000
     driver_clock: Callable[[], float] = time.monotonic
-    """Of the driver alone; `clock` is that of the subtasks."""
+    """The driver's clock; `clock` is that of the subtasks."""
 
     def start(
         self,

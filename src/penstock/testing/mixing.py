@@ -1,7 +1,7 @@
-"""The stream that a subtask gets of several sources, made as Spark makes it, in orders that Spark may choose one day.
+"""The stream of several sources that a subtask gets, in all orders that Spark may choose.
 
-Rows of an edge keep their order. In which order edges take turns is drawn: runs of one edge, strict alternation, row by
-row. Batches have from one row up.
+Rows of an edge keep their order. A seed draws how edges take turns: runs of one edge, strict alternation, row by row.
+Batches have from one row up.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BATCHES = (1, 2, 7, 100, 1 << 16)
 
 
 def rows_in(job: StageJob) -> int | None:
-    """How many live rows a job gets of its micro-batch, counted before anything is made of them."""
+    """How many live rows a job gets of its micro-batch, counted before they are mixed."""
     if not job.plan.live or job.batch is None:
         return None
     tables = tables_of(job.batch)

@@ -33,8 +33,8 @@ class Snapshot:
 class MemoryTable:
     """The table itself; `on_commit` lets a test interfere with a commit before it becomes visible.
 
-    `snapshots` are all that were made; nobody can read those up to number `expired`, only their rows. The files of
-    those up to number `compacted` have other names now.
+    `snapshots` are all that were made. Those up to number `expired` cannot be read any more; their rows stay. The files
+    of those up to number `compacted` have other names now.
     """
 
     schema: pa.Schema | None = None
@@ -61,7 +61,7 @@ class MemoryTable:
         self.add("somebody else", CommitReceipt(CheckpointId(number), number, 0, 0), [], ())
 
     def expire(self, number: int) -> None:
-        """Nobody can read the snapshots up to this one any more. The newest one always stays."""
+        """Expires the snapshots up to this one. The newest one always stays."""
         self.expired = max(self.expired, min(number, len(self.snapshots) - 1))
 
     def compact(self) -> None:
@@ -70,7 +70,7 @@ class MemoryTable:
         self.compacted = len(self.snapshots)
 
     def roll_back(self, number: int) -> None:
-        """To a snapshot that is still there; later ones never were."""
+        """Rolls back to a snapshot that is still there, as if later ones had never been made."""
         assert self.expired < number <= len(self.snapshots)
         del self.snapshots[number:]
         self.compacted = min(self.compacted, number)

@@ -1,7 +1,7 @@
 """Commits checkpoints to a Paimon table exactly once, from the driver.
 
-A commit is one snapshot under our commit user with the checkpoint as its identifier. Snapshot N is published only
-if every snapshot before N was read and none holds this checkpoint, and only if nobody else published N. On a local
+A commit is one snapshot under our commit user with the checkpoint as its identifier. Snapshot N is published only if
+every snapshot before N was read and none holds this checkpoint, and only if no other commit published N. On a local
 warehouse both hold at one instant, the `os.link` of N: a zombie driver that was paused anywhere cannot double rows.
 
 Nor can it commit anything at all. The link needs the hidden file that was written before leadership was asked. A new

@@ -1,4 +1,4 @@
-"""`check_sink`: does a sink keep what the engine builds on? Promises one by one, then worlds of drivers from seeds."""
+"""`check_sink`: checks that a sink keeps the promises the engine relies on, one by one, then in worlds of drivers."""
 
 from __future__ import annotations
 
