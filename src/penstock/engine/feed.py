@@ -80,7 +80,7 @@ def source_stopped(error: BaseException) -> StageFailed:
     if isinstance(error, SourceCancelled):
         return StageFailed(
             said,
-            cause="somebody cancelled Spark's jobs again and again: Ctrl-C, Spark's UI, or the program itself",
+            cause="Ctrl-C, Spark's UI or the program itself cancelled Spark's jobs again and again",
             next_step="nothing published was lost, start again to go on",
         )
     return StageFailed(

@@ -366,7 +366,7 @@ def _for_good(error: Exception, attempts: int) -> PenstockError:
         return SubtaskHung(tried, cause=error.cause, next_step=error.next_step, **error.fields)
     cause = "executors or Python workers were lost again and again, or the input cannot be read"
     if isinstance(error, JobCancelled):
-        cause = "somebody cancelled Spark's jobs again and again: Ctrl-C, Spark's UI, or the program itself"
+        cause = "Ctrl-C, Spark's UI or the program itself cancelled Spark's jobs again and again"
     return StageFailed(
         f"{error} (epoch tried {attempts} times)",
         cause=cause,

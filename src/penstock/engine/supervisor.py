@@ -303,7 +303,7 @@ class Supervisor:
             self.runner.checkpoints.require_leader(self.runner.generation)
             seen = "another streaming query wrote to source/ at the same moment"
             if isinstance(why, SourceCancelled):
-                seen = "somebody cancelled the job that reads the source"
+                seen = "the job that reads the source was cancelled"
             _log.warning("%s, reading again: %s", seen, why)
             self._start_feed()
         except Exception as error:

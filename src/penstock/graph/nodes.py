@@ -28,7 +28,7 @@ class SourceNode:
     watermark_by: tuple[str, ...] = ()
     """Columns that tell parts of the source apart, each of which has a watermark of its own."""
     by_default: bool = False
-    """Nobody asked for `watermark_by`: without its columns there is one watermark for all."""
+    """`watermark_by` was not given: without its columns there is one watermark for all."""
     derived: bool = False
     """Made of what a user read, by SQL: of several, all but the first get another name."""
 

@@ -80,7 +80,7 @@ def _together(since: str, at: str, stretch_s: float) -> bool:
 
 
 def seconds_of(at: str) -> float | None:
-    """A time of an event in seconds since 1970; None for what is none: a history may come from anybody.
+    """A time of an event in seconds since 1970; None for what is none: a history may come from anywhere.
 
     >>> seconds_of("1970-01-01T00:01:00.500+00:00"), seconds_of("yesterday")
     (60.5, None)

@@ -19,7 +19,7 @@ EpochKind: TypeAlias = Literal["ingest", "drain", "takeover"]
 StopReason: TypeAlias = Literal["stopped", "drained", "finished", "failed", "fenced"]
 
 
-# What is read from a history that may come from anybody: numbers that can be printed.
+# A history may come from anywhere, so numbers are limited to those that can be printed.
 Checkpoint: TypeAlias = Annotated[CheckpointId, msgspec.Meta(ge=0, le=2**63 - 1)]
 Run: TypeAlias = Annotated[Generation, msgspec.Meta(ge=0, le=2**63 - 1)]
 Batch: TypeAlias = Annotated[BatchId, msgspec.Meta(ge=0, le=2**63 - 1)]

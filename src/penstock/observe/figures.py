@@ -1,6 +1,6 @@
 """Figures of one epoch, as they stand in its event: per stage, per edge, and per subtask in columns.
 
-Numbers only, so that an event stays short and whoever reads it from a folder of unknown origin can print it. Every
+Numbers only, so that an event stays short and can be printed even from a folder of unknown origin. Every
 field has a default, which is not written: a history may be older than the field, and most figures are zero.
 """
 

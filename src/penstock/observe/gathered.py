@@ -1,6 +1,6 @@
 """A history as it is read, event by event: bounded lists of what happened, and what is known of the newest run.
 
-However long a history is, and whoever wrote it, this holds a bounded number of events.
+This holds a bounded number of events, however long the history is.
 """
 
 from __future__ import annotations
@@ -218,5 +218,5 @@ class Gathered:
 
 
 def cut(text: str) -> str:
-    """A text that may come from anybody, no longer than people read."""
+    """A text of unknown origin, cut to a length that people read."""
     return shortened(text, TEXT_MAX)

@@ -1,7 +1,7 @@
 """What a checkpoint folder tells about its query at one moment: plain frozen values for every face that shows them.
 
 Command line, page, notebook and metrics show these; none of them reads a folder by itself. Texts are cut and counts
-are bounded where the folder is read (`observe/folder.py`), because a folder may come from anybody.
+are bounded where the folder is read (`observe/folder.py`), because a folder may come from anywhere.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class EdgeView:
     bytes_in_flight: int
     segments: int
     backlog_s: float | None
-    """None: nobody can tell, because nothing was processed lately."""
+    """None: unknown, because nothing was processed lately."""
     watermark: int | None
     watermark_lag_s: float | None
     last: EdgeFigures | None
@@ -253,7 +253,7 @@ class QueryView:
 
     @property
     def backlog_s(self) -> float | None:
-        """Of the edge that takes longest; None if nobody can tell for some edge."""
+        """Of the edge that takes longest; None if it is unknown for some edge."""
         worst = 0.0
         for edge in self.edges:
             if edge.backlog_s is None:

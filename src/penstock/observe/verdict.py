@@ -1,7 +1,7 @@
 """How a query is, told from what its folder and its process say: a pure decision with a closed set of answers.
 
 A driver that ends says so in its history. One that is killed cannot. It gives a sign of life every few seconds, so
-whoever looks sees that the signs stopped; on the same machine, that the process is gone.
+a reader sees that the signs stopped; on the same machine, that the process is gone.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ _LENGTH_MAX = 1024
 
 
 def top_of(path: str) -> str:
-    """The first part of a path: one of `TOP_NAMES`, or somebody else's."""
+    """The first part of a path: one of `TOP_NAMES`, or a foreign name."""
     return path.partition("/")[0]
 
 

@@ -15,7 +15,7 @@ from penstock.protocol.keygroups import MAX_PARALLELISM_LIMIT, KeyGroupRange
 
 FORMAT_VERSION = 1
 
-# What a decoder accepts: a manifest may come from anybody, and code behind it counts and allocates by these numbers.
+# What a decoder accepts: a manifest may come from anywhere, and code behind it counts and allocates by these numbers.
 Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 _NUMBER = msgspec.Meta(ge=0, le=9_999_999_999)

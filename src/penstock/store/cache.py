@@ -196,7 +196,7 @@ class Cache:
         if not self._is_own:
             raise StorageFailed(
                 f"the cache folder {self._folder} belongs to another user",
-                cause="somebody else has made it",
+                cause="another user has made it",
                 next_step=f"name another folder in {FOLDER_VARIABLE}",
                 cache=self._folder,
             )

@@ -324,7 +324,7 @@ class ObjectStore:
         except FileNotFoundError as error:
             raise StorageFailed(
                 f"{self._where(path)} was neither written nor is it there",
-                cause="somebody deleted it at the same moment, or the object store failed",
+                cause="it was deleted at the same moment, or the object store failed",
                 next_step="start again: nothing published was lost",
                 path=self._where(path),
             ) from error

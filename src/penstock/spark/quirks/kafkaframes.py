@@ -1,4 +1,4 @@
-"""Spark tells nobody in Python that a DataFrame reads Kafka.
+"""Spark has no Python interface that tells that a DataFrame reads Kafka.
 
 Its analysed plan does: the relation of a streaming source is printed with the name of the source's provider.
 
