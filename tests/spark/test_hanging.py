@@ -83,7 +83,7 @@ def test_jobs_that_somebody_cancels_are_not_told_as_lost_workers(spark: SparkSes
     take_jobs_away(spark, query)
     error = query.exception()
     assert isinstance(error, StageFailed)
-    assert "somebody cancelled Spark's jobs" in str(error)
+    assert "cancelled Spark's jobs" in str(error)
 
 
 def test_a_job_that_is_cancelled_while_the_query_stops_is_no_failure(spark: SparkSession, tmp_path: Path) -> None:

@@ -345,5 +345,5 @@ def test_jobs_that_are_cancelled_again_and_again_are_not_told_as_lost_workers(
 
     run = InlineRun(batches_of(60, 1), clock, prepare=prepare)
     query = run.start(keyed_slow(clock, table, 0), checkpoint=tmp_path)
-    with pytest.raises(StageFailed, match="somebody cancelled Spark's jobs"):
+    with pytest.raises(StageFailed, match="cancelled Spark's jobs"):
         query.await_termination(60)
