@@ -39,15 +39,27 @@ def released() -> Iterator[threading.Event]:
         thread.join(30)
 
 
-def hanging_job(at: Callable[[StageJob], bool], leave: Callable[[Store, StageJob], None] = lambda *_: None):
-    """Jobs that hang until they are cancelled, as Spark's do."""
+HANGS_S = 0.02
+
+
+def hanging_job(
+    clock: FakeClock,
+    at: Callable[[StageJob], bool],
+    leave: Callable[[Store, StageJob], None] = lambda *_: None,
+):
+    """Jobs that hang until they are cancelled, as Spark's do.
+
+    Time passes for the driver while they hang, and only then: on a busy machine a healthy job of a few milliseconds
+    may take longer than any limit that is short enough for a test.
+    """
 
     def prepare(cluster: InlineCluster) -> None:
         def before_job(job: StageJob) -> None:
             if at(job):
                 cluster.cancelled.clear()
                 leave(cluster.store, job)
-                while not cluster.cancelled.wait(0.02):
+                while not cluster.cancelled.wait(HANGS_S):
+                    clock.now += HANGS_S
                     leave(cluster.store, job)
                 raise JobCancelled(f"stage {job.plan.stage}: cancelled")
 
@@ -79,7 +91,8 @@ def test_a_subtask_that_hangs_ends_the_query_after_its_retries_with_its_place(
     tmp_path: Path, clock: FakeClock, table: str
 ) -> None:
     events: list[Event] = []
-    run = InlineRun(batches_of(60, 3), clock, prepare=hanging_job(lambda job: job.plan.checkpoint == 3, leave_sample))
+    hangs = hanging_job(clock, lambda job: job.plan.checkpoint == 3, leave_sample)
+    run = InlineRun(batches_of(60, 3), clock, prepare=hangs, driver_clock=clock)
     query = run.start(
         keyed_slow(clock, table, 0), checkpoint=tmp_path, epoch_retries=1, on_event=events.append, **QUICK
     )
@@ -93,17 +106,27 @@ def test_a_subtask_that_hangs_ends_the_query_after_its_retries_with_its_place(
 
 
 def test_signs_of_a_job_that_was_given_up_do_not_speak_for_the_next_try(
-    tmp_path: Path, clock: FakeClock, table: str
+    tmp_path: Path, clock: FakeClock, table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A zombie of the first try leaves its sign late; the second try takes long as well, but gets on."""
     tries: list[int] = []
+    looks: list[str] = []
+    """At jobs that are overdue, and of which no sign was found."""
+
+    def activity(_: InlineCluster) -> str:
+        looks.append("look")
+        return "gets on"
+
+    monkeypatch.setattr(InlineCluster, "activity", activity)
 
     def late(store: Store, job: StageJob) -> None:
         if len(tries) == 1:
             leave_sample(store, job)
 
     def prepare(cluster: InlineCluster) -> None:
-        hanging_job(lambda job: job.plan.checkpoint == 3 and not tries.append(3) and len(tries) == 1, late)(cluster)
+        hanging_job(clock, lambda job: job.plan.checkpoint == 3 and not tries.append(3) and len(tries) == 1, late)(
+            cluster
+        )
         inner = cluster.before_job
 
         def before_job(job: StageJob) -> None:
@@ -111,11 +134,14 @@ def test_signs_of_a_job_that_was_given_up_do_not_speak_for_the_next_try(
             if job.plan.checkpoint == 3 and len(tries) == 2:
                 leave_sample(cluster.store, job)
                 cluster.cancelled.clear()
-                assert not cluster.cancelled.wait(0.45), "given up for what another attempt said"
+                clock.now += 0.45
+                seen = len(looks)
+                while len(looks) < seen + 2:
+                    assert not cluster.cancelled.wait(HANGS_S), "given up for what another attempt said"
 
         cluster.before_job = before_job
 
-    run = InlineRun(batches_of(60, 3), clock, prepare=prepare)
+    run = InlineRun(batches_of(60, 3), clock, prepare=prepare, driver_clock=clock)
     query = run.start(keyed_slow(clock, table, 0), checkpoint=tmp_path, epoch="10 ms", **QUICK)
     assert query.await_termination(60)
     assert_exact(table, 180)
@@ -130,7 +156,7 @@ def test_an_epoch_that_hangs_once_is_run_again_and_nothing_is_lost(
         tries.append(job.plan.checkpoint)
         return tries.count(3) == 1 and job.plan.checkpoint == 3
 
-    run = InlineRun(batches_of(60, 3), clock, prepare=hanging_job(first))
+    run = InlineRun(batches_of(60, 3), clock, prepare=hanging_job(clock, first), driver_clock=clock)
     query = run.start(keyed_slow(clock, table, 0), checkpoint=tmp_path, **QUICK)
     assert query.await_termination(60)
     assert tries.count(3) == 2
@@ -138,7 +164,7 @@ def test_an_epoch_that_hangs_once_is_run_again_and_nothing_is_lost(
 
 
 def test_a_job_of_which_nobody_gives_a_sign_is_given_up_too(tmp_path: Path, clock: FakeClock, table: str) -> None:
-    run = InlineRun(batches_of(60, 1), clock, prepare=hanging_job(lambda _: True))
+    run = InlineRun(batches_of(60, 1), clock, prepare=hanging_job(clock, lambda _: True), driver_clock=clock)
     query = run.start(keyed_slow(clock, table, 0), checkpoint=tmp_path, epoch_retries=0, **QUICK)
     with pytest.raises(SubtaskHung, match=r"no task has ended.*one subtask after another"):
         query.await_termination(60)
