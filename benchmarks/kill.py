@@ -1,25 +1,32 @@
 """``python -m benchmarks.kill [runs] [seed] [driver|worker]``: SIGKILL at random moments, and every click once.
 
-First the driver with its JVM, at any moment from its start on, restarted at a random parallelism; then Python workers
-under a driver that lives on. One line per kill, one per table that was read back.
+The driver with its JVM, at any moment from its start on, restarted at a random parallelism; and Python workers under a
+driver that lives on. One line per kill, one per table that was read back. A driver that starts mostly waits, so several
+jobs run at once, each with a folder of its own; `--at-once 1` runs them one after another.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from benchmarks.workers import python_workers
 from penstock.cli.demo import audit, generate, start_job
 
 CLICKS = 60_000
+KILLS_PER_JOB = 10
+"""Then a job may run to its end, and its table is read back: so many kills share one input."""
 STARTS_SHARE = 0.25
 LONGEST_START_S = 8.0
 LONGEST_EPOCH_S = 5.0
@@ -27,46 +34,85 @@ MAX_RESTARTS = 5
 GIVE_UP_S = 300.0
 
 
-def main(runs: int, seed: int, victims: list[str]) -> int:
-    rng = random.Random(seed)
-    print(f"seed {seed}", flush=True)
-    verdicts: list[bool] = []
-    if "driver" in victims:
-        verdicts += _until(runs, lambda number, left: _kill_driver(rng, number, left))
-    if "worker" in victims:
-        verdicts += _until(runs, lambda number, left: _kill_workers(rng, number, left))
-    failed = verdicts.count(False)
-    print(f"{len(verdicts) - failed} passed, {failed} failed")
+def main(runs: int, seed: int, victims: list[str], at_once: int) -> int:
+    # JVMs live for seconds here: compiling well what runs a few times takes half of their time.
+    os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+    print(f"seed {seed}, {at_once} jobs at once", flush=True)
+    jobs = {"driver": _kill_driver, "worker": _kill_workers}
+    started = time.monotonic()
+    with ThreadPoolExecutor(at_once * len(victims)) as pool:
+        # Both kinds side by side: while a driver starts, workers of another are at work.
+        tallies = {what: _Tally(what, runs) for what in victims}
+        lines = [
+            pool.submit(_until, tallies[what], jobs[what], f"{seed} {what} {line}")
+            for line in range(at_once)
+            for what in victims
+        ]
+        for line in lines:
+            line.result()
+    kills, failed = sum(tally.kills for tally in tallies.values()), sum(tally.failed for tally in tallies.values())
+    seconds = time.monotonic() - started
+    print(f"{kills - failed} passed, {failed} failed, {seconds:.0f} s, {seconds / max(1, kills):.1f} s per kill")
     return 1 if failed else 0
 
 
-def _until(runs: int, job: Callable[[int, int], tuple[int, bool]]) -> list[bool]:
-    """Runs jobs until enough kills happened; each job's table counts as one verdict per kill in it."""
-    verdicts: list[bool] = []
-    while len(verdicts) < runs:
-        kills, ok = job(len(verdicts), runs - len(verdicts))
-        verdicts += [ok] * max(1, kills)
-    return verdicts
+class _Tally:
+    """How many kills are still wanted, over all jobs of a kind; a table's verdict counts once per kill before it."""
+
+    def __init__(self, what: str, wanted: int) -> None:
+        self._what, self._left, self._lock = what, wanted, threading.Lock()
+        self.kills = self.failed = self._said = 0
+
+    def take(self) -> int:
+        """Kills for one more job, 0 when there are enough."""
+        with self._lock:
+            mine = min(self._left, KILLS_PER_JOB)
+            self._left -= mine
+            return mine
+
+    def give_back(self, kills: int) -> None:
+        """A job ended before it was killed so often."""
+        with self._lock:
+            self._left += kills
+
+    def judged(self, kills: int, *, ok: bool) -> None:
+        with self._lock:
+            self.kills += kills
+            self.failed += 0 if ok else max(1, kills)
+
+    def say(self, text: str) -> None:
+        with self._lock:
+            self._said += 1
+            print(f"{self._what} kill {self._said:>3}: {text}", flush=True)
 
 
-def _kill_driver(rng: random.Random, number: int, left: int) -> tuple[int, bool]:
-    with tempfile.TemporaryDirectory(prefix="penstock-kill-", ignore_cleanup_errors=True) as place:
-        folder = Path(place)
-        generate(folder / "input", CLICKS)
-        kills = 0
-        while True:
-            parallelism = rng.randint(1, 6)
-            job = start_job(folder, parallelism)
-            epochs = _Reader(job)
-            code = _live(rng, job, epochs) if kills < left else job.wait(GIVE_UP_S)
-            if code is not None:
-                epochs.join()
-                return kills, _verdict("driver", folder, code, epochs)
-            os.killpg(job.pid, signal.SIGKILL)
-            job.wait()
+def _until(
+    tally: _Tally, job: Callable[[random.Random, int, Callable[[str], None]], tuple[int, bool]], seed: str
+) -> None:
+    """Runs jobs one after another until enough kills happened."""
+    rng = random.Random(seed)
+    while wanted := tally.take():
+        kills, ok = job(rng, wanted, tally.say)
+        tally.judged(kills, ok=ok)
+        tally.give_back(wanted - kills if ok else 0)
+
+
+def _kill_driver(rng: random.Random, left: int, say: Callable[[str], None]) -> tuple[int, bool]:
+    folder = _new_folder()
+    kills = 0
+    while True:
+        parallelism = rng.randint(1, 6)
+        job = start_job(folder, parallelism)
+        epochs = _Reader(job)
+        code = _live(rng, job, epochs) if kills < left else job.wait(GIVE_UP_S)
+        if code is not None:
             epochs.join()
-            kills += 1
-            _say("driver", number + kills, f"{parallelism} subtasks, {epochs.last}")
+            return kills, _verdict("driver", folder, code, epochs)
+        os.killpg(job.pid, signal.SIGKILL)
+        job.wait()
+        epochs.join()
+        kills += 1
+        say(f"{parallelism} subtasks, {epochs.last}")
 
 
 def _live(rng: random.Random, job: subprocess.Popen[str], epochs: _Reader) -> int | None:
@@ -82,44 +128,48 @@ def _live(rng: random.Random, job: subprocess.Popen[str], epochs: _Reader) -> in
         return None
 
 
-def _kill_workers(rng: random.Random, number: int, left: int) -> tuple[int, bool]:
+def _kill_workers(rng: random.Random, left: int, say: Callable[[str], None]) -> tuple[int, bool]:
     """A kill after each epoch or so; a job whose Spark gives up because the same task died four times is restarted."""
-    with tempfile.TemporaryDirectory(prefix="penstock-kill-", ignore_cleanup_errors=True) as place:
-        folder = Path(place)
-        generate(folder / "input", CLICKS)
-        kills = restarts = 0
-        while True:
-            job = start_job(folder, rng.randint(1, 6))
-            epochs = _Reader(job)
-            while kills < left and job.poll() is None:
-                epochs.await_epoch(epochs.seen + 1, LONGEST_EPOCH_S)
-                try:
-                    job.wait(rng.uniform(0.0, 1.0))
-                except subprocess.TimeoutExpired:
-                    workers = [pid for pid in python_workers() if _is_below(pid, job.pid)]
-                    if workers and _killed(rng.choice(workers)):
-                        kills += 1
-                        _say("worker", number + kills, epochs.last)
-            code = job.wait(GIVE_UP_S)
-            epochs.join()
-            if code != 0 and restarts < MAX_RESTARTS and "PEN-033" in epochs.errors:
-                restarts += 1
-                print("worker: Spark gave up on a task that was killed again and again; restarted", flush=True)
-                continue
-            return kills, _verdict("worker", folder, code, epochs)
+    folder = _new_folder()
+    kills = restarts = 0
+    while True:
+        job = start_job(folder, rng.randint(1, 6))
+        epochs = _Reader(job)
+        while kills < left and job.poll() is None:
+            epochs.await_epoch(epochs.seen + 1, LONGEST_EPOCH_S)
+            try:
+                job.wait(rng.uniform(0.0, 1.0))
+            except subprocess.TimeoutExpired:
+                workers = [pid for pid in python_workers() if _is_below(pid, job.pid)]
+                if workers and _killed(rng.choice(workers)):
+                    kills += 1
+                    say(epochs.last)
+        code = job.wait(GIVE_UP_S)
+        epochs.join()
+        if code != 0 and restarts < MAX_RESTARTS and "PEN-033" in epochs.errors:
+            restarts += 1
+            print("worker: Spark gave up on a task that was killed again and again; restarted", flush=True)
+            continue
+        return kills, _verdict("worker", folder, code, epochs)
+
+
+def _new_folder() -> Path:
+    """With the input in it."""
+    folder = Path(tempfile.mkdtemp(prefix="penstock-kill-"))
+    generate(folder / "input", CLICKS)
+    return folder
 
 
 def _verdict(what: str, folder: Path, code: int, epochs: _Reader) -> bool:
+    """A folder with a wrong result is kept."""
     if code != 0:
-        print(f"{what}: the job ended with {code}: {epochs.errors[-2000:]}", flush=True)
+        print(f"{what}: the job ended with {code}, kept in {folder}: {epochs.errors[-2000:]}", flush=True)
         return False
     found = audit(folder, CLICKS)
-    print(f"{what}: {'ok  ' if found.ok else 'FAIL'} {found}", flush=True)
+    print(f"{what}: {'ok  ' if found.ok else f'FAIL (kept in {folder})'} {found}", flush=True)
+    if found.ok:
+        shutil.rmtree(folder, ignore_errors=True)
     return found.ok
-
-
-def _say(what: str, number: int, text: str) -> None:
-    print(f"{what} kill {number:>3}: {text}", flush=True)
 
 
 def _killed(pid: int) -> bool:
@@ -187,7 +237,10 @@ class _Reader:
 
 
 if __name__ == "__main__":
-    numbers = [int(argument) for argument in sys.argv[1:] if argument.isdigit()]
-    names = [argument for argument in sys.argv[1:] if not argument.isdigit()]
-    chosen = numbers[1] if len(numbers) > 1 else random.SystemRandom().randrange(10**6)
-    sys.exit(main(numbers[0] if numbers else 50, chosen, names or ["driver", "worker"]))
+    parser = argparse.ArgumentParser(prog="kill")
+    parser.add_argument("runs", type=int, nargs="?", default=50)
+    parser.add_argument("seed", type=int, nargs="?", default=random.SystemRandom().randrange(10**6))
+    parser.add_argument("victims", nargs="*", choices=["driver", "worker", []], default=[])
+    parser.add_argument("--at-once", type=int, default=2, help="jobs of each kind")
+    options = parser.parse_args()
+    sys.exit(main(options.runs, options.seed, options.victims or ["driver", "worker"], options.at_once))
