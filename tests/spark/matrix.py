@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import shutil
 import sys
 import tempfile
 import threading
@@ -229,22 +230,26 @@ def main(arguments: list[str]) -> int:
 
 
 def run_one(spark: SparkSession, case: Case) -> bool:
-    with tempfile.TemporaryDirectory(prefix="penstock-matrix-", ignore_cleanup_errors=True) as folder:
-        try:
-            outcome = Run(spark, case, Path(folder))()
-        except Exception as error:  # noqa: BLE001 - a failed case must not hide the others
-            print(f"FAIL {case}: {type(error).__name__}: {error}", flush=True)
-            return False
-        why_void = void(case.shape, outcome)
-        passed = not outcome.faults.any() and why_void is None
-        print(
-            f"{'ok  ' if passed else 'FAIL'} {case}: {outcome.faults}; {outcome.checkpoints} checkpoints, "
-            f"{'/'.join(map(str, outcome.in_flight))} rows in flight at restores and rescale, "
-            f"{outcome.joined} files joined by Spark, {outcome.seconds:.1f} s"
-            + (f"; VOID: {why_void}" if why_void else ""),
-            flush=True,
-        )
-        return passed
+    """A case that fails keeps its folder, and says which records are missing."""
+    folder = Path(tempfile.mkdtemp(prefix="penstock-matrix-"))
+    try:
+        outcome = Run(spark, case, folder)()
+    except Exception as error:  # noqa: BLE001 - a failed case must not hide the others
+        print(f"FAIL {case}: {type(error).__name__}: {error}\n     kept in {folder}", flush=True)
+        return False
+    why_void = void(case.shape, outcome)
+    wrong = outcome.faults.any()
+    print(
+        f"{'FAIL' if wrong or why_void else 'ok  '} {case}: {outcome.faults}; {outcome.checkpoints} checkpoints, "
+        f"{'/'.join(map(str, outcome.in_flight))} rows in flight at restores and rescale, "
+        f"{outcome.joined} files joined by Spark, {outcome.seconds:.1f} s"
+        + (f"; VOID: {why_void}" if why_void else "")
+        + (f"\n     {'; '.join(outcome.faults.seen)}\n     kept in {folder}" if wrong else ""),
+        flush=True,
+    )
+    if not wrong:
+        shutil.rmtree(folder, ignore_errors=True)
+    return not wrong and why_void is None
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import json
 import random
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -126,12 +126,27 @@ class Faults:
     """Records that did not meet their key's state."""
     wrong: int = 0
     """Windows, or facts about broadcast rows, that are not what the input says."""
+    seen: list[str] = field(default_factory=list, metadata={"text": True})
+    """Some of what was found, for people."""
 
     def any(self) -> bool:
-        return any(getattr(self, field.name) for field in fields(self))
+        return any(getattr(self, name) for name in self._counts())
 
     def __str__(self) -> str:
-        return ", ".join(f"{field.name} {getattr(self, field.name)}" for field in fields(self))
+        return ", ".join(f"{name} {getattr(self, name)}" for name in self._counts())
+
+    def _counts(self) -> list[str]:
+        return [one.name for one in fields(self) if not one.metadata]
+
+    def compare(self, what: str, want: Counter[Any], have: Counter[Any]) -> None:
+        """Counts what is lost and what is there too often."""
+        lost, extra = want - have, have - want
+        self.lost += lost.total()
+        self.duplicated += extra.total()
+        if lost:
+            self.seen.append(f"{what} lost: {sorted(lost, key=str)[:10]}")
+        if extra:
+            self.seen.append(f"{what} duplicated: {sorted(extra, key=str)[:10]}")
 
 
 def check_records(
@@ -146,8 +161,7 @@ def check_records(
     rows = list(found)
     have = Counter((row["source"], row["number"]) for row in rows)
     want = Counter({(row["source"], row["number"]): copies for row in expected})
-    faults.lost += sum((want - have).values())
-    faults.duplicated += sum((have - want).values())
+    faults.compare("records", want, have)
     batch_of, file_of = data.batches(checkpoint), data.file_of()
     by_key: dict[Any, list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
@@ -175,5 +189,9 @@ def check_windows(faults: Faults, found: Iterable[dict[str, Any]], expected: Ite
             want[(row["key"], micros_of(row["ts"]) // WINDOW_US * WINDOW_US)] += 1
     have = [(row["key"], micros_of(row["window_start"]), row["n"]) for row in found]
     faults.duplicated += len(have) - len({(key, start) for key, start, _ in have})
-    faults.lost += sum((want - Counter({(key, start): n for key, start, n in have})).values())
-    faults.wrong += sum(want.get((key, start)) != n for key, start, n in have)
+    lost = want - Counter({(key, start): n for key, start, n in have})
+    wrong = [(key, start, n) for key, start, n in have if want.get((key, start)) != n]
+    faults.lost += lost.total()
+    faults.wrong += len(wrong)
+    if lost or wrong:
+        faults.seen.append(f"windows lost: {list(lost.items())[:10]}, wrong: {wrong[:10]}")

@@ -304,9 +304,7 @@ def _join_checks(faults: Faults, folder: Path, data: Input) -> None:
         for right in rows["b"]
         if abs(micros_of(left["ts"]) - micros_of(right["ts"])) <= JOINED_US
     )
-    have = Counter((row["number"], row["number_right"]) for row in rows_in(folder))
-    faults.lost += sum((want - have).values())
-    faults.duplicated += sum((have - want).values())
+    faults.compare("pairs", want, Counter((row["number"], row["number_right"]) for row in rows_in(folder)))
 
 
 class CountHeldBack(CountAll):
@@ -328,9 +326,7 @@ def _self_union(spark: SparkSession, folder: Path, cost: Cost) -> Sequence[pen.O
 
 def _copies(faults: Faults, rows: Sequence[dict[str, Any]], data: Input, copies: Mapping[str, int]) -> None:
     want = Counter({(row["source"], row["number"]): copies[row["source"]] for row in data.rows()})
-    have = Counter((row["source"], row["number"]) for row in rows)
-    faults.lost += sum((want - have).values())
-    faults.duplicated += sum((have - want).values())
+    faults.compare("copies", want, Counter((row["source"], row["number"]) for row in rows))
 
 
 def _self_union_checks(faults: Faults, folder: Path, data: Input) -> None:
