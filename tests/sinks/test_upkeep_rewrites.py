@@ -18,6 +18,7 @@ from pypaimon.schema.schema_change import SchemaChange
 from penstock.errors import ConfigError, TableRefused
 from penstock.sinks.paimon.read import listed_files, read_table
 from penstock.sinks.paimon.sink import Paimon
+from penstock.sinks.paimon.upkeep import merge as merging
 from penstock.sinks.paimon.upkeep.files import KeptTable
 from penstock.sinks.paimon.upkeep.keeper import PaimonKeeper
 from penstock.sinks.paimon.upkeep.merge import merge
@@ -48,6 +49,19 @@ def test_merged_manifests_list_the_same_files(story: Story) -> None:
     assert (report.manifests_merged, report.manifests_written) == (5, 1)
     assert manifests_of(story) == 1
     assert files_of(story.sink, newest(story.sink)) == before
+    story.assert_whole()
+
+
+def test_a_merge_that_would_lose_rows_is_refused_and_the_table_stays_as_it_was(
+    story: Story, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing else counts the rows of a manifest: a snapshot without them is the newest one all the same."""
+    story.commit(5)
+    before = snapshots_of(story.sink)
+    monkeypatch.setattr(merging, "cancel", lambda entries: entries[:-1])
+    (failure,) = story.keeper(MERGE).step().failures
+    assert "merged manifests list 9 files and 9 rows, 10 files and 10 rows" in str(failure)
+    assert snapshots_of(story.sink) == before
     story.assert_whole()
 
 

@@ -170,6 +170,25 @@ def test_no_file_is_too_large_to_read_in_one_sitting() -> None:
     assert {path: count for path, count in lines.items() if count > LINES_MAX} == {}
 
 
+def test_no_loop_gives_another_meaning_to_what_it_goes_through() -> None:
+    """The loop would go on through the old value, and what comes after it would use the new one."""
+    found = [
+        f"{path.relative_to(SRC)}:{line}"
+        for path in sorted(PACKAGE.rglob("*.py"))
+        for line in loops_that_reassign(ast.parse(path.read_text()))
+    ]
+    assert found == []
+    assert list(loops_that_reassign(ast.parse("for a in b:\n    b = f(a)\nfor a in b:\n    c = a"))) == [1]
+
+
+def loops_that_reassign(tree: ast.AST) -> Iterator[int]:
+    for loop in ast.walk(tree):
+        if isinstance(loop, ast.For) and isinstance(loop.iter, ast.Name):
+            inside = (name for part in loop.body for name in ast.walk(part) if isinstance(name, ast.Name))
+            if any(name.id == loop.iter.id and isinstance(name.ctx, ast.Store) for name in inside):
+                yield loop.lineno
+
+
 def test_no_file_names_a_folder_of_somebodys_machine() -> None:
     named = [
         f"{path.relative_to(ROOT)}:{line}: {text.strip()[:80]}"

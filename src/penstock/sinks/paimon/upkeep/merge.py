@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from penstock.errors import REPORT_IT, ConservationError
 from penstock.protocol.upkeep import ManifestSize, manifests_to_merge
 from penstock.sinks.paimon.upkeep.files import ADD, DELETE, Entry, KeptTable, ManifestMeta, Snapshot
 from penstock.sinks.paimon.upkeep.publish import Content, publish
@@ -26,8 +27,10 @@ def merge(table: KeptTable, chosen: list[ManifestMeta], now_ms: Callable[[], int
     """Writes the chosen manifests as one and publishes a snapshot with it in their place."""
     if not chosen:
         return UpkeepReport()
-    entries = cancel([entry for meta in chosen for entry in table.entries(meta, with_stats=True)])
-    merged = table.write_manifests(entries)
+    entries = [entry for meta in chosen for entry in table.entries(meta, with_stats=True)]
+    merged_entries = cancel(entries)
+    require_same(entries, merged_entries)
+    merged = table.write_manifests(merged_entries)
     names = [meta.file_name for meta in chosen]
 
     def content_on(latest: Snapshot) -> Content | None:
@@ -50,13 +53,35 @@ def cancel(entries: list[Entry]) -> list[Entry]:
     """
     left: dict[tuple[Any, ...], list[Entry]] = {}
     for entry in entries:
-        entries = left.setdefault(identity(entry), [])
-        if entry.kind == DELETE and entries and entries[-1].kind == ADD:
-            entries.pop()
+        of_file = left.setdefault(identity(entry), [])
+        if entry.kind == DELETE and of_file and of_file[-1].kind == ADD:
+            of_file.pop()
         else:
-            entries.append(entry)
-    kept = {id(entry) for entries in left.values() for entry in entries}
+            of_file.append(entry)
+    kept = {id(entry) for of_file in left.values() for entry in of_file}
     return [entry for entry in entries if id(entry) in kept]
+
+
+def require_same(before: list[Entry], after: list[Entry]) -> None:
+    """A manifest that lists fewer rows would lose them for good, and nothing else counts them.
+
+    Raises: `ConservationError`.
+    """
+    if listed(before) != listed(after):
+        raise ConservationError(
+            "merged manifests list {} files and {} rows, {} files and {} rows are in the table".format(
+                *listed(after), *listed(before)
+            ),
+            cause="a fault in Penstock; nothing was published",
+            next_step=REPORT_IT,
+        )
+
+
+def listed(entries: list[Entry]) -> tuple[int, int]:
+    """Files and rows that entries add, less those that they remove."""
+    signs = [1 if entry.kind == ADD else -1 for entry in entries]
+    rows = sum(sign * int(entry.file.row_count) for sign, entry in zip(signs, entries, strict=True))
+    return sum(signs), rows
 
 
 def identity(entry: Entry) -> tuple[Any, ...]:
