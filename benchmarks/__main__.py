@@ -11,6 +11,7 @@ from benchmarks import (
     commits,
     dedup,
     floor,
+    goodput,
     join,
     map_async,
     recovery,
@@ -23,6 +24,7 @@ from benchmarks.verdict import Verdicts
 
 BENCHMARKS = {
     "barrier": barrier.run,
+    "goodput": goodput.run,
     "backlog": backlog.run,
     "recovery": recovery.recovery,
     "rescale": recovery.rescale,

@@ -53,6 +53,12 @@ class Timed:
             assert query.is_active, query.exception() or "the query ended before"
             assert time.monotonic() < deadline, "no checkpoint"
 
+    def wait_until(self, query: pen.Query, moment: float) -> None:
+        """Until a moment of the monotonic clock, while the query runs."""
+        while (left := moment - time.monotonic()) > 0:
+            assert query.is_active, query.exception() or "the query ended before"
+            self._reached.wait(min(left, 0.5))
+
 
 def recovery(spark: SparkSession, verdicts: Verdicts) -> None:
     """Stops with much in flight, starts again at another parallelism."""

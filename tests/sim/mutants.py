@@ -22,6 +22,7 @@ from penstock.subtask import attempt as task
 from penstock.testing.simulate import cluster
 from tests.sim import faulty
 from tests.sim.mutant import Mutant
+from tests.sim.mutants_of_pace import MUTANTS_OF_PACE
 from tests.sim.mutants_of_parts import MUTANTS_OF_PARTS
 
 
@@ -289,7 +290,7 @@ MUTANTS = (
 )
 
 
-ALL = (*MUTANTS, *MUTANTS_OF_PARTS)
+ALL = (*MUTANTS, *MUTANTS_OF_PARTS, *MUTANTS_OF_PACE)
 
 
 def named(name: str) -> Mutant:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from penstock.engine.epochs import EpochResult
 from penstock.protocol.parallelism import Bounds
+from penstock.protocol.report import Timing
 from penstock.protocol.scale import Load, ScaleMemory, rescaling
 
 
@@ -67,4 +68,11 @@ def _load(result: EpochResult, stage: str, slots: int, span_s: float) -> Load:
         stepped_s=sum(report.timing.stepped_s for report in reports if report.timing is not None),
         duration_s=result.duration_s,
         span_s=span_s,
+        computing=_computing([report.timing for report in reports if report.timing is not None]),
     )
+
+
+def _computing(timings: Sequence[Timing]) -> float | None:
+    measured = [timing for timing in timings if timing.cpu_s is not None]
+    worked_s = sum(timing.worked_s - timing.delayed_s for timing in measured)
+    return sum(timing.cpu_s or 0.0 for timing in measured) / worked_s if worked_s > 0 else None

@@ -15,12 +15,13 @@ import msgspec
 from penstock.engine.breaker import Breaker
 from penstock.engine.checkpoints import Checkpoints
 from penstock.engine.cluster import Cluster, OfferedBatch, StageJob
-from penstock.engine.pace import Pace
+from penstock.engine.pace import Pace, useful_s
 from penstock.errors import REPORT_IT, ConservationError, LostReport, PenstockError
 from penstock.graph.pipeline import Pipeline
 from penstock.graph.stages import Edge, Stage
 from penstock.protocol.advance import Draft, absorb, missing_reports, unbalanced
 from penstock.protocol.commit import with_pending
+from penstock.protocol.epoch import Cadence
 from penstock.protocol.eventtime import Seen, advance_sources, next_processing_time
 from penstock.protocol.ids import CheckpointId, Generation, next_checkpoint
 from penstock.protocol.manifest import (
@@ -59,6 +60,10 @@ class EpochResult:
     manifest_bytes: int
     readable: Mapping[str, EdgeState] = field(default_factory=dict)
     """By edge, what may be read next: all but rows that wait for rows of other edges."""
+    cadence: Cadence | None = None
+    """How long it was planned to be; None without a barrier."""
+    backlog_s: float = 0.0
+    """How long what is in flight takes, as far as that is known."""
 
     @property
     def winners(self) -> frozenset[str]:
@@ -67,7 +72,7 @@ class EpochResult:
 
     @property
     def timings(self) -> tuple[Timing, ...]:
-        return tuple(report.timing for report in self.reports if report.timing is not None)
+        return _timings(self.reports)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +85,8 @@ class Prepared:
     batch: OfferedBatch | None
     started_s: float
     prepared_s: float
+    useful_s: float
+    cadence: Cadence | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -129,12 +136,16 @@ class EpochRunner:
         started = self.clock()
         now = max(self.manifest.now, self.now_us())
         draft = self._begun(now, batch)
+        cadence = None if self.epoch_s is None else self.pace.cadence(self.epoch_s, live=batch is not None)
+        useful = 0.0
         reports: list[SubtaskReport] = []
         try:
             for index, stage in enumerate(self.pipeline.stages):
-                plan = self._plan(stage, draft, batch, started, now, len(self.pipeline.stages) - index)
+                stages_left = len(self.pipeline.stages) - index
+                plan = self._plan(stage, draft, batch, started, now, stages_left, cadence)
                 answers = self._run_stage(stage, plan, batch) if plan.launched() else []
                 reports += answers
+                useful += useful_s(_timings(answers), self.cluster.slots) if answers else 0.0
                 self._accept(plan, answers)
                 # Also a stage that had nothing to do: watermarks pass through it.
                 draft = absorb(draft, plan, answers, self.cluster.handed_over() if plan.live else None)
@@ -147,7 +158,7 @@ class EpochRunner:
             raise
         prepared_s = self.clock()
         manifest = self._next_manifest(draft, batch, now, sinks())
-        return Prepared(manifest, tuple(reports), batch, started, prepared_s)
+        return Prepared(manifest, tuple(reports), batch, started, prepared_s, useful, cadence)
 
     def publish(self, epoch: Prepared) -> EpochResult:
         """Makes an epoch a checkpoint; may be tried again with the same epoch.
@@ -160,6 +171,8 @@ class EpochRunner:
         self.breaker.published()
         ended = self.clock()
         self.pace.published(ended - tried_s)
+        took_s = epoch.prepared_s - epoch.started_s + ended - tried_s
+        self.pace.ended(max(0.0, took_s - epoch.useful_s), live=epoch.batch is not None)
         return EpochResult(
             epoch.manifest,
             epoch.reports,
@@ -168,7 +181,17 @@ class EpochRunner:
             publish_s=ended - epoch.prepared_s,
             manifest_bytes=manifest_bytes,
             readable=self._readable(),
+            cadence=epoch.cadence,
+            backlog_s=self.backlog_s(),
         )
+
+    def backlog_s(self) -> float:
+        """How long what is in flight takes, as far as the cost of rows is known."""
+        return self.pace.backlog_s(self.cluster.slots) if self.manifest.rows_in_flight else 0.0
+
+    def planned_s(self) -> float | None:
+        """How long the next epoch on in-flight data is planned to be; None without a barrier."""
+        return None if self.epoch_s is None else self.pace.cadence(self.epoch_s, live=False).planned_s
 
     def _readable(self) -> dict[str, EdgeState]:
         draft = Draft(edges=self.manifest.edges, state={}, stages=self.manifest.stages)
@@ -202,7 +225,7 @@ class EpochRunner:
         now = max(self.manifest.now, self.now_us())
         draft = self._begun(now)
         for stage in self.pipeline.stages:
-            plan = self._plan(stage, draft, None, self.clock(), now, len(self.pipeline.stages))
+            plan = self._plan(stage, draft, None, self.clock(), now, len(self.pipeline.stages), None)
             if plan.launched():
                 return True
             draft = absorb(draft, plan, ())
@@ -232,15 +255,22 @@ class EpochRunner:
         )
 
     def _plan(
-        self, stage: Stage, draft: Draft, batch: OfferedBatch | None, started: float, now: int, stages_left: int
+        self,
+        stage: Stage,
+        draft: Draft,
+        batch: OfferedBatch | None,
+        started: float,
+        now: int,
+        stages_left: int,
+        cadence: Cadence | None,
     ) -> StagePlan:
         live = batch is not None and bool(stage.source_inputs)
         parallelism = self._parallelism(batch)
         subtasks = self._subtasks(stage, draft, now, batch)
         budget_s = None
-        if self.epoch_s is not None and not stage.unbounded:
-            least_s = self.epoch_s * MIN_STAGE_SHARE * stages_left
-            left_s = max(least_s, self.epoch_s - (self.clock() - started))
+        if cadence is not None and not stage.unbounded:
+            least_s = cadence.planned_s * MIN_STAGE_SHARE * stages_left
+            left_s = max(least_s, cadence.planned_s - (self.clock() - started))
             budget_s = self.pace.budget(
                 stage.name, subtasks, left_s, stages_left=stages_left, slots=self.cluster.slots, live=live
             )
@@ -363,6 +393,10 @@ def with_source_watermarks(
 
 def _position(batch: OfferedBatch) -> SourcePosition:
     return SourcePosition(batch_id=batch.batch_id, offsets_digest=batch.offsets_digest, query_id=batch.query_id)
+
+
+def _timings(reports: Sequence[SubtaskReport]) -> tuple[Timing, ...]:
+    return tuple(report.timing for report in reports if report.timing is not None)
 
 
 def rows_consumed(reports: Sequence[SubtaskReport]) -> int:

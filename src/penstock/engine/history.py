@@ -17,12 +17,14 @@ from penstock.observe.events import (
     EpochKind,
     EpochPublished,
     Event,
+    LongerEpoch,
     SavepointFailed,
     SavepointTaken,
     decode_events,
     encode_event,
 )
 from penstock.observe.journal import append_line, read_journal
+from penstock.protocol.epoch import Cadence
 from penstock.protocol.layout import EVENTS
 from penstock.protocol.manifest import Manifest
 from penstock.store.base import Store
@@ -130,7 +132,15 @@ def epoch_event(result: EpochResult, kind: EpochKind | None = None) -> EpochPubl
             stage: iso(clock.watermark) for stage, clock in manifest.stages.items() if clock.watermark is not None
         },
         counters=manifest.counters,
+        cadence=_longer(result.cadence),
+        backlog_s=result.backlog_s,
     )
+
+
+def _longer(cadence: Cadence | None) -> LongerEpoch | None:
+    if cadence is None or cadence.because is None:
+        return None
+    return LongerEpoch(asked_s=cadence.asked_s, got_s=cadence.planned_s, because=cadence.because)
 
 
 def savepoint_event(job: SavepointJob) -> SavepointTaken | SavepointFailed:

@@ -28,7 +28,7 @@ from penstock.errors import (
     may_pass,
 )
 from penstock.protocol import outage as outages
-from penstock.protocol.epoch import Drain, Facts, Ingest, Stop, Stopping, Wait, decide
+from penstock.protocol.epoch import Drain, Facts, Ingest, Stop, Stopping, Wait, backlog_limit, decide
 from penstock.protocol.ids import CheckpointId, next_checkpoint
 from penstock.protocol.outage import Outage
 from penstock.protocol.recover import RefuseBatch, SkipBatch, TakeBatch, judge_batch
@@ -280,6 +280,8 @@ class EpochLoop:
             max_uncommitted=self._config.max_uncommitted,
             stopping=self._stopping,
             anything_due=self._runner.anything_due(),
+            backlog_s=self._runner.backlog_s(),
+            max_backlog_s=backlog_limit(self._config.max_backlog, self._runner.planned_s()),
         )
 
     def _epoch(self, offer: Offer | None) -> Pause:

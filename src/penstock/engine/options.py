@@ -51,6 +51,7 @@ class Options(TypedDict, total=False):
     retain: int
     max_in_flight: Size
     max_in_flight_segments: int
+    max_backlog: Duration | None
     max_uncommitted: int
     max_error_rate: float
     prefetch_bytes: Size
@@ -89,6 +90,9 @@ class Config:
     retain: int = 3
     max_in_flight: int = 1_000_000_000
     max_in_flight_segments: int = 2_000
+    max_backlog: float | None = 10.0
+    """Seconds of work in flight, by the measured cost of rows, beyond which no micro-batch is taken, and at least three
+    epochs. None: no limit."""
     max_uncommitted: int = 16
     """How many published checkpoints may wait for their commit. At this number epochs wait, too."""
     max_error_rate: float = 0.05
@@ -239,6 +243,7 @@ _PARSERS: dict[str, _Parser] = {
     "retain": _whole(1),
     "max_in_flight": _size,
     "max_in_flight_segments": _whole(1),
+    "max_backlog": _period_or_none,
     "max_uncommitted": _whole(1),
     "max_error_rate": _share,
     "prefetch_bytes": _size,

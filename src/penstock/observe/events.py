@@ -106,6 +106,14 @@ class StartRefused(_Event, frozen=True, kw_only=True):
     error: ErrorReport
 
 
+class LongerEpoch(msgspec.Struct, frozen=True, kw_only=True):
+    """An epoch was planned to be longer than asked for, and why."""
+
+    asked_s: Seconds
+    got_s: Seconds
+    because: str
+
+
 class EpochPublished(_Event, frozen=True, kw_only=True):
     """An epoch ended in a checkpoint."""
 
@@ -140,6 +148,10 @@ class EpochPublished(_Event, frozen=True, kw_only=True):
     state_bytes: Count = 0
     stages: dict[str, StageFigures] = {}
     edges: dict[str, EdgeFigures] = {}
+    cadence: LongerEpoch | None = None
+    """When the epoch had to be longer than asked for."""
+    backlog_s: Seconds = 0.0
+    """How long it takes to process what is in flight, by the measured cost of rows."""
 
 
 class EpochsSummed(_Event, frozen=True, kw_only=True):

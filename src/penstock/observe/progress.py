@@ -10,6 +10,9 @@ def format_epoch(event: EpochPublished) -> str:
     in_flight = f"{event.rows_in_flight:>11,} rows {human_bytes(event.bytes_in_flight):>8}"
     barrier = f"+{human_seconds(event.barrier_delay_s)}" if event.barrier_fired else "–"
     scaling = "".join(f"  {stage} {why}" for stage, why in event.scaling.items())
+    if event.cadence is not None:
+        got, asked = human_seconds(event.cadence.got_s), human_seconds(event.cadence.asked_s)
+        scaling += f"  cadence: asked {asked}, got {got}, because {event.cadence.because}"
     committed = "–" if event.committed is None else str(event.committed)
     return (
         f"epoch {event.checkpoint:>6} {event.kind:<8} in {event.rows_in:>11,}  processed {event.rows_processed:>11,}  "

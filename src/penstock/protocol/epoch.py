@@ -6,6 +6,11 @@ from dataclasses import dataclass
 from enum import Enum
 
 NO_INPUT = "no input"
+USEFUL_TARGET = 0.6
+"""The share of an epoch's time that is planned for processing when there is enough to do: what an epoch needs besides
+varies, and half of its time at least should be processing. Cadence is a promise; progress is a duty."""
+BACKLOG_EPOCHS = 3
+"""However short `max_backlog` is, so many epochs of work may be in flight: less would leave slots empty."""
 
 
 class Stopping(Enum):
@@ -32,10 +37,17 @@ class Facts:
     stopping: Stopping
     anything_due: bool = False
     """Time alone gives an operator something to do."""
+    backlog_s: float = 0.0
+    """How long what is in flight takes, as far as the cost of rows is known."""
+    max_backlog_s: float | None = None
 
     @property
     def over_limit(self) -> bool:
-        return self.bytes_in_flight > self.max_bytes_in_flight or self.segments_in_flight > self.max_segments_in_flight
+        return (
+            self.bytes_in_flight > self.max_bytes_in_flight
+            or self.segments_in_flight > self.max_segments_in_flight
+            or (self.max_backlog_s is not None and self.backlog_s > self.max_backlog_s)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +79,8 @@ def decide(facts: Facts) -> Next:
     """The next action.
 
     A batch that was offered is taken as soon as in-flight data is below its limits; until then the backlog drains,
-    and checkpoints go on. Too many uncommitted checkpoints stop everything that would add another one.
+    and checkpoints go on. Rows that wait in the source cost nothing; in flight they were read, shuffled and written.
+    Too many uncommitted checkpoints stop everything that would add another one.
     """
     backlog = facts.rows_in_flight > 0 or facts.anything_due
     if facts.stopping is Stopping.NOW:
@@ -83,3 +96,38 @@ def decide(facts: Facts) -> Next:
     if backlog:
         return Drain()
     return Wait(NO_INPUT)
+
+
+@dataclass(frozen=True, slots=True)
+class Cadence:
+    """How long an epoch was asked to be, how long it is planned to be, and why that is longer, if it is."""
+
+    asked_s: float
+    planned_s: float
+    because: str | None = None
+
+
+def cadence(asked_s: float, fixed_s: float | None) -> Cadence:
+    """The length of the next epoch. `fixed_s` is what epochs were seen to need besides processing, None while that is
+    not known.
+
+    An epoch grows when that would leave too little of it, and shrinks back with it.
+
+    >>> cadence(1.0, 0.3).planned_s, cadence(1.0, 1.2).planned_s
+    (1.0, 3.0)
+    """
+    needed_s = 0.0 if fixed_s is None else fixed_s / (1 - USEFUL_TARGET)
+    if needed_s <= asked_s:
+        return Cadence(asked_s, asked_s)
+    return Cadence(asked_s, needed_s, f"an epoch needs {fixed_s:.2f} s besides processing")
+
+
+def backlog_limit(max_backlog_s: float | None, planned_s: float | None) -> float | None:
+    """Seconds of work in flight beyond which no micro-batch is taken; None: no limit.
+
+    >>> backlog_limit(10.0, 1.0), backlog_limit(10.0, 60.0), backlog_limit(10.0, None)
+    (10.0, 180.0, 10.0)
+    """
+    if max_backlog_s is None or planned_s is None:
+        return max_backlog_s
+    return max(max_backlog_s, BACKLOG_EPOCHS * planned_s)

@@ -84,7 +84,14 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     barrier_fired: bool
     barrier_delay_s: float = 0.0
     row_cost_s: float | None = None
+    """What a row takes on a machine with a free core."""
     broadcast_row_cost_s: float | None = None
+    worked_s: float = 0.0
+    """In operators, by the clock; the other part of `stepped_s` went into reading rows and waiting for them."""
+    cpu_s: float | None = None
+    """Of `worked_s`, the time on a core; None where nobody measured it."""
+    delayed_s: float = 0.0
+    """Of `worked_s`, the time of waiting for a core."""
 
 
 class SubtaskReport(msgspec.Struct, frozen=True, kw_only=True, gc=False):

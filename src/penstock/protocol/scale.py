@@ -23,6 +23,8 @@ UNJUDGED = 2
 """Epochs after a change that are not judged: estimates of pace are made anew, files move."""
 BUSY_MAX = 0.6
 """A stage is made so small that its subtasks are busy for at most this share of the time."""
+WAITING = 0.5
+"""Subtasks that compute for less than this share of their work wait for something: they can share cores."""
 GAIN_MIN = 1.1
 """More subtasks must make a stage at least this much faster, or there will not be even more."""
 
@@ -39,6 +41,8 @@ class Load:
     stepped_s: float
     duration_s: float
     span_s: float
+    computing: float | None = None
+    """The share of their work in which subtasks used a core, rather than waiting for something; None: not measured."""
 
     @property
     def rows_per_s(self) -> float:
@@ -127,10 +131,19 @@ def _grown(memory: ScaleMemory, load: Load, bounds: Bounds) -> Scaling:
     if count >= bounds[1]:
         return Scaling(memory, count, f"stays at {count}: {backlog}, and autoscale ends at {bounds[1]}")
     if memory.ceiling is not None and count >= memory.ceiling:
-        cause = "one key holds the others up, or the cluster has no free slots"
+        cause = _held(load)
         return Scaling(memory, count, f"stays at {count}: {backlog}, but more subtasks did not help: {cause}")
     wanted = min(2 * count, bounds[1])
     return Scaling(ScaleMemory(rate_before=rate), wanted, f"{count}→{wanted}: {backlog}")
+
+
+def _held(load: Load) -> str:
+    if load.computing is None or load.computing > WAITING or load.parallelism <= load.slots:
+        return "one key holds the others up, or the cluster has no free slots"
+    return (
+        f"all {load.slots} slots are taken by subtasks that compute {load.computing:.0%} of their time and wait else; "
+        f"give Spark more slots than it has cores"
+    )
 
 
 def _shrunk(memory: ScaleMemory, load: Load, bounds: Bounds) -> Scaling:

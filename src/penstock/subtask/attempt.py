@@ -49,6 +49,7 @@ from penstock.state.keyed import KeyedState
 from penstock.store.base import Store
 from penstock.subtask.barrier import Barrier
 from penstock.subtask.concurrent import ConcurrentSteps
+from penstock.subtask.meter import Effort, Meter
 from penstock.subtask.watchdog import Watched
 
 _NO_HASHES = np.empty(0, dtype=np.int64)
@@ -74,6 +75,7 @@ def run_subtask(
     attempt: str,
     live: LiveInputs | None = None,
     clock: Callable[[], float] = time.monotonic,
+    meter: Meter | None = None,
 ) -> SubtaskReport:
     """Runs one attempt to its report. A `PenstockError` becomes a report of failure; anything else is raised, so
     that Spark tries the subtask again."""
@@ -81,7 +83,7 @@ def run_subtask(
     with ExitStack() as undo, ExitStack() as closing:
         try:
             run = _Attempt(stage, plan, plan.of(subtask), store, limits, attempt, live, undo, closing, clock)
-            stepped = run.step(Barrier(plan.budget_s, clock), clock)
+            stepped = run.step(Barrier(plan.budget_s, clock), meter or Meter(clock))
             inputs = run.spill()
             run.finish()
             report = run.report(inputs, stepped, lambda: clock() - started)
@@ -109,6 +111,7 @@ class _Stepped:
     seconds: float
     barrier_fired: bool
     barrier_delay_s: float
+    worked: Effort
 
 
 class _Attempt(Watched):
@@ -230,11 +233,12 @@ class _Attempt(Watched):
 
     # -- stepping ------------------------------------------------------------------------------------------------
 
-    def step(self, barrier: Barrier, clock: Callable[[], float]) -> _Stepped:
+    def step(self, barrier: Barrier, meter: Meter) -> _Stepped:
         """Steps the head operator until its inputs or the time are used up. The first slice is taken however late it
         is: every epoch makes progress."""
         if self._stage.head.concurrent:
             return self._step_concurrently(barrier)
+        worked = Effort()
         stopped = not self._advance(barrier)
         while True:
             # Time comes first: an operator does what a watermark made due before it gets the rows behind it.
@@ -246,13 +250,16 @@ class _Attempt(Watched):
             if taken is None:
                 break
             records = as_records(taken, self._time)
-            start = clock()
+            before = meter.read()
             self._emit(0, self.operators[0].process(records), taken.arrival)
-            self._slicers[taken.port].observe(records.rows, clock() - start)
+            spent = meter.read() - before
+            worked += spent
+            slicer = self._slicers[taken.port]
+            slicer.observe(records.rows, spent.wall_s, cpu_s=spent.cpu_s, delayed_s=spent.delayed_s)
             stopped = stopped or barrier.fired()
         delay_s = barrier.delay_s
         fired = stopped and not (self.gate.used_up() and self._done_until == self._time.lowest)
-        return _Stepped(barrier.elapsed_s, fired, delay_s if fired else 0.0)
+        return _Stepped(barrier.elapsed_s, fired, delay_s if fired else 0.0, worked)
 
     def _step_concurrently(self, barrier: Barrier) -> _Stepped:
         """Steps a head operator that works on several slices at once."""
@@ -274,7 +281,7 @@ class _Attempt(Watched):
             self._done_until = min(self._done_until, watermark)
         self._slicers[0].observe(steps.rows - unfinished, elapsed_s)
         fired = left or unfinished > 0
-        return _Stepped(elapsed_s, fired, delay_s if fired else 0.0)
+        return _Stepped(elapsed_s, fired, delay_s if fired else 0.0, Effort(elapsed_s))
 
     def _follow_time(self, barrier: Barrier) -> bool:
         """Tells the operator when watermarks have moved; True when the barrier fired over that."""
@@ -404,6 +411,9 @@ class _Attempt(Watched):
                 barrier_delay_s=stepped.barrier_delay_s,
                 row_cost_s=self._row_cost_s(broadcast=False),
                 broadcast_row_cost_s=self._row_cost_s(broadcast=True),
+                worked_s=stepped.worked.wall_s,
+                cpu_s=stepped.worked.cpu_s,
+                delayed_s=stepped.worked.delayed_s,
             ),
         )
 

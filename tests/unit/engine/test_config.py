@@ -95,6 +95,7 @@ def test_defaults_are_those_of_the_documentation() -> None:
         retain=3,
         max_in_flight=10**9,
         max_in_flight_segments=2000,
+        max_backlog=10.0,
         max_uncommitted=16,
         prefetch_bytes=16 * 2**20,
         segment_bytes=64 * 2**20,

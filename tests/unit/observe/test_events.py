@@ -20,6 +20,7 @@ from penstock.observe.events import (
     EpochsSummed,
     Event,
     InFlightDropped,
+    LongerEpoch,
     QueryStarted,
     QueryStopped,
     Rescaled,
@@ -181,6 +182,13 @@ def test_an_epoch_is_one_line_with_everything_people_ask_for() -> None:
         "epoch     42 ingest   in      12,345  processed      10,000  in flight       2,345 rows   1.2 MB  "
         "barrier  +12 ms  publish   3 ms  committed     40"
     )
+
+
+def test_an_epoch_that_had_to_be_longer_says_why() -> None:
+    longer = LongerEpoch(asked_s=1.0, got_s=2.6, because="an epoch needs 1.04 s besides processing")
+    line = format_epoch(published(cadence=longer))
+    assert line.endswith("cadence: asked 1.0 s, got 2.6 s, because an epoch needs 1.04 s besides processing")
+    assert decode_events(encode_event(published(cadence=longer))) == [published(cadence=longer)]
 
 
 def test_an_epoch_without_barrier_and_commit_shows_dashes() -> None:

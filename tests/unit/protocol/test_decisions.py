@@ -2,6 +2,7 @@
 
 import itertools
 import random
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -151,9 +152,11 @@ def all_facts() -> list[Facts]:
             uncommitted=uncommitted,
             max_uncommitted=2,
             stopping=stopping,
+            backlog_s=rows * row_s,
+            max_backlog_s=limit_s,
         )
-        for offered, ended, rows, segments, uncommitted, stopping in itertools.product(
-            [False, True], [False, True], [0, 3, 9], [1, 3], [0, 2], Stopping
+        for offered, ended, rows, segments, uncommitted, stopping, row_s, limit_s in itertools.product(
+            [False, True], [False, True], [0, 3, 9], [1, 3], [0, 2], Stopping, [0.0, 10.0], [None, 20.0]
         )
     ]
 
@@ -166,6 +169,7 @@ def test_the_loop_never_ingests_over_the_limit_and_never_stops_with_a_backlog_un
         assert facts.batch_offered
         assert facts.bytes_in_flight <= 50
         assert facts.segments_in_flight <= 2
+        assert facts.max_backlog_s is None or facts.backlog_s <= facts.max_backlog_s
         assert facts.stopping is Stopping.NO
     if isinstance(action, Drain):
         assert facts.rows_in_flight > 0
@@ -181,6 +185,20 @@ def test_a_backlog_drains_without_new_input() -> None:
     """A9."""
     facts = next(f for f in all_facts() if f.rows_in_flight == 3 and not f.batch_offered and f.uncommitted == 0)
     assert decide(facts) == Drain()
+
+
+def test_a_micro_batch_stays_in_the_source_while_what_is_in_flight_is_worth_too_much_time() -> None:
+    """A9: 3 rows of 10 s each, where 20 s of work may be in flight."""
+    (facts,) = (
+        facts
+        for facts in all_facts()
+        if (facts.rows_in_flight, facts.segments_in_flight, facts.backlog_s, facts.max_backlog_s) == (3, 1, 30.0, 20.0)
+        and (facts.batch_offered, facts.source_ended, facts.uncommitted) == (True, False, 0)
+        and facts.stopping is Stopping.NO
+    )
+    assert decide(facts) == Drain()
+    assert decide(replace(facts, max_backlog_s=None)) == Ingest()
+    assert decide(replace(facts, backlog_s=19.0)) == Ingest()
 
 
 FOREVER = float("inf")

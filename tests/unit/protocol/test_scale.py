@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -146,6 +146,18 @@ def test_what_does_not_help_is_not_repeated() -> None:
     assert "more subtasks did not help" in said[-1]
 
 
+def test_subtasks_that_wait_are_told_from_those_that_compute() -> None:
+    """Eight subtasks on two slots, each waits for a service: what helps is more slots, not more subtasks."""
+    load = Load(8, 2, 100_000, 1_000_000, 100, 2.0, 1.0, 1.0, computing=0.04)
+    memory = ScaleMemory(watched=9, hot=UP_AFTER, rows=300, seconds=3.0, rate_before=100.0)
+    why = rescaling(memory, load, (1, 16)).why
+    assert why is not None
+    assert "all 2 slots are taken by subtasks that compute 4% of their time" in why
+    computing = rescaling(memory, replace(load, computing=0.97), (1, 16)).why
+    assert computing is not None
+    assert "one key holds the others up" in computing
+
+
 # -- in the engine -----------------------------------------------------------------------------------------------------
 
 
@@ -161,7 +173,14 @@ def test_a_backlog_rescales_the_running_query_and_says_why(tmp_path: Path, clock
     assert_exact(table, 900)
     first = epochs(events)[0]
     assert first.parallelism == {"slow": 4}, "what was asked for, within the bounds"
-    run = InlineRun(batches_of(900, 2), clock, accepted=[0])
+    # Subtasks run one after another, on the clock that the driver looks at, too.
+    run = InlineRun(
+        batches_of(900, 2),
+        clock,
+        accepted=[0],
+        driver_clock=clock,
+        prepare=lambda cluster: setattr(cluster, "slots", 1),
+    )
     events.clear()
     box = run.start(
         keyed_slow(clock, table), checkpoint=tmp_path, epoch="50 ms", autoscale=(8, 16), on_event=events.append

@@ -70,3 +70,63 @@ def test_a_step_is_bounded_without_a_barrier_too() -> None:
     slicer = Slicer(row_cost_s=0.01, rows_max=1 << 18)
     assert slicer.rows(math.inf) == 200
     assert slicer.rows(3600.0) == 200
+
+
+# -- on a busy machine -------------------------------------------------------------------------------------------------
+
+
+def test_time_of_waiting_for_a_core_is_not_the_cost_of_a_row() -> None:
+    """A4: one row of 1 ms that waited for a core for 200 ms."""
+    slicer = Slicer(row_cost_s=0.001)
+    slicer.observe(1, 0.201, cpu_s=0.0001, delayed_s=0.2)
+    assert slicer.row_cost_s == pytest.approx(0.001)
+
+
+def test_a_single_slow_step_does_not_cut_the_next_slices_to_one_row() -> None:
+    """A step that was late for a reason that nobody measured: rows are believed to be twice as dear, not 50 times."""
+    slicer = Slicer()
+    for _ in range(20):
+        slicer.observe(20, 0.02, cpu_s=0.001)
+    slicer.observe(20, 1.0, cpu_s=0.001)
+    assert slicer.rows(NEAR_S) >= 9
+    slicer.observe(10, 0.01, cpu_s=0.001)
+    slicer.observe(10, 0.01, cpu_s=0.001)
+    assert slicer.rows(NEAR_S) >= 15, "and soon forgotten"
+
+
+def test_rows_that_wait_longer_are_believed_step_by_step() -> None:
+    """A4: a service that answers in 16 ms instead of 1."""
+    slicer, steps_s = Slicer(row_cost_s=0.001), []
+    for _ in range(6):
+        rows = slicer.rows(NEAR_S)
+        steps_s.append(rows * 0.016)
+        slicer.observe(rows, rows * 0.016, cpu_s=0.0)
+    assert steps_s == pytest.approx([0.32, 0.16, 0.08, 0.032, 0.016, 0.016], rel=0.3)
+
+
+def test_a_row_that_computes_longer_is_believed_at_once() -> None:
+    """A4: its CPU time leaves no doubt."""
+    slicer = Slicer(row_cost_s=0.00001)
+    slicer.observe(1000, 1.0, cpu_s=1.0)
+    assert slicer.rows(NEAR_S) <= 20
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_steps_that_wait_for_a_core_each_time_keep_their_rows(seed: int) -> None:
+    """Each step of rows of 1 ms waits 10 to 60 ms for a core. By the clock alone slices would end at one row."""
+    chance, slicer, taken = random.Random(seed), Slicer(row_cost_s=0.001), []
+    for _ in range(100):
+        rows, delayed_s = slicer.rows(NEAR_S), chance.uniform(0.01, 0.06)
+        slicer.observe(rows, rows * 0.001 + delayed_s, cpu_s=0.001, delayed_s=delayed_s)
+        taken.append(rows)
+    assert min(taken) >= 4, taken
+
+
+def test_steps_last_as_long_as_they_should_where_cores_are_shared() -> None:
+    """A4: rows of 1 ms of computing that get a quarter of a core: a step of 20 ms has five of them."""
+    slicer = Slicer(row_cost_s=0.001)
+    for _ in range(20):
+        rows = slicer.rows(NEAR_S)
+        slicer.observe(rows, rows * 0.004, cpu_s=rows * 0.001, delayed_s=rows * 0.003)
+    assert slicer.stretch == pytest.approx(4.0)
+    assert slicer.rows(NEAR_S) == 5

@@ -21,6 +21,7 @@ from penstock.spark.stage_job.plan_property import received
 from penstock.store import open_store
 from penstock.store.base import Store
 from penstock.subtask.attempt import Limits, run_subtask
+from penstock.subtask.meter import ThreadMeter
 from penstock.subtask.watchdog import watch_over
 
 REPORT_SCHEMA = pa.schema([pa.field("report", pa.binary())])
@@ -61,7 +62,10 @@ class Work:
         stage, (mine,) = self._stage(), plan.subtasks
         subtask = mine.subtask
         attempt = str(context.taskAttemptId())
-        with watch_over(stage, plan, subtask, store=store, attempt=attempt, limit_s=self.limits.stuck_s) as watchdog:
+        with (
+            watch_over(stage, plan, subtask, store=store, attempt=attempt, limit_s=self.limits.stuck_s) as watchdog,
+            ThreadMeter(watchdog.clock) as meter,
+        ):
             # Where Spark proved that there are no rows, there is no stream: an empty one, which is counted, too.
             delivered = iter(()) if batches is None else watchdog.delivered(batches)
             stream = CountedStream(delivered, [edge.name for edge in stage.source_inputs])
@@ -74,6 +78,7 @@ class Work:
                 attempt=attempt,
                 live=self._live(stage, stream),
                 clock=watchdog.clock,
+                meter=meter,
             )
         freeze_once()
         return msgspec.json.encode(stream.stamped(report) if stage.source_inputs else report)

@@ -23,6 +23,8 @@ def draw_options(
         "commit_timeout": None,
         "source_timeout": None,
     }
+    if epoch_s is not None and retain > 2:  # nothing more is drawn: seeds keep their meaning
+        options |= {"max_backlog": epoch_s}
     if crowded:
-        options |= {"max_in_flight": 1_000_000, "max_in_flight_segments": 1_000}
+        options |= {"max_in_flight": 1_000_000, "max_in_flight_segments": 1_000, "max_backlog": None}
     return options
