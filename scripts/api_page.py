@@ -22,6 +22,7 @@ _GROUPS = {
     "Sessions, sources, start": ("penstock.spark.session", "penstock.api.read", "penstock.api.outputs:start"),
     "Streams": ("penstock.api",),
     "Queries": ("penstock.engine",),
+    "Looking inside": ("penstock.observe.tables", "penstock.spark.data_source"),
     "Aggregates": ("penstock.operators.aggregate.functions",),
     "Windows": ("penstock.operators.window",),
     "Your own code": ("penstock.operators",),

@@ -8,6 +8,7 @@ from penstock.api.deprecated import RENAMED, warn_renamed
 from penstock.api.read import read
 from penstock.api.stream import BroadcastStream, KeyedStream, Output, Stream, WindowedStream, start
 from penstock.errors import PenstockError
+from penstock.observe.tables.opened import open_folder as open  # noqa: A004
 from penstock.operators.aggregate.functions import (
     approx_count_distinct,
     collect_list,
@@ -42,6 +43,7 @@ from penstock.version import VERSION
 if TYPE_CHECKING:
     from penstock.engine.query import Query
     from penstock.sinks.paimon.sink import Paimon
+    from penstock.spark.data_source import register
     from penstock.spark.session import session, spark_conf
 
 __version__ = VERSION
@@ -79,8 +81,10 @@ __all__ = [
     "max",
     "mean",
     "min",
+    "open",
     "quantiles",
     "read",
+    "register",
     "session",
     "session_window",
     "sinks",
@@ -104,6 +108,10 @@ def _resolved(name: str) -> Any:
         from penstock.spark import session as module
 
         return getattr(module, name)
+    if name == "register":
+        from penstock.spark.data_source import register
+
+        return register
     if name == "Paimon":
         from penstock.sinks.paimon.sink import Paimon
 

@@ -36,9 +36,9 @@ MAY_IMPORT: Mapping[str, frozenset[str]] = {
     "sinks": LEAVES | {"store"},
     "graph": LEAVES | {"operators", "sinks"},
     "subtask": LEAVES | {"store", "inflight", "state", "operators", "sinks", "graph"},
-    "observe": LEAVES | {"store"},
+    "observe": LEAVES | {"store", "inflight", "state", "operators"},
     "engine": LEAVES | {"store", "sinks", "graph", "observe"},
-    "spark": LEAVES | {"store", "inflight", "graph", "subtask", "engine"},
+    "spark": LEAVES | {"store", "inflight", "graph", "subtask", "observe", "engine"},
     "api": LEAVES | {"operators", "sinks", "graph", "engine", "spark"},
     "testing": LEAVES
     | {"store", "inflight", "state", "operators", "sinks", "graph", "subtask", "observe", "engine", "api"},

@@ -12,6 +12,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from penstock.errors import SparkSetupError
+from penstock.spark.data_source import register
 from penstock.spark.quirks.localretries import with_retries
 
 MIN_JAVA = 17
@@ -47,6 +48,7 @@ def session(master: str = "local[*]", app_name: str = "penstock", **conf: str) -
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
+    register(spark)
     return spark
 
 
