@@ -11,6 +11,7 @@ from typing import Any
 import click
 import msgspec
 
+from penstock.cli.page import report, ui
 from penstock.cli.terminal import say, say_json
 from penstock.cli.upkeep import upkeep
 from penstock.engine.checkpoints import Checkpoints
@@ -113,6 +114,8 @@ def savepoint(folder: str, path: str, checkpoint: int | None, as_json: bool) -> 
 
 
 main.add_command(upkeep)
+main.add_command(ui)
+main.add_command(report)
 
 
 def _summary(manifest: Manifest) -> dict[str, Any]:
