@@ -8,7 +8,7 @@ TESTS ?= tests
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo test test-slow lint format bench nexmark kill matrix oracle hunt chaos soak clean sim mutants generate generate-spark fuzz docs
+.PHONY: help setup java demo test test-slow lint format bench nexmark kill matrix oracle hunt chaos soak clean sim mutants generate generate-spark browser fuzz docs
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' "$(ROOT)/Makefile"
@@ -79,6 +79,10 @@ generate-spark: java setup ## the same on Spark, one after the other: N=200 SEED
 
 mutants: setup ## faults in our own code, each must be noticed by the simulator or by a test; ARGS=live-first for one
 	@$(IN_ROOT) .venv/bin/python -m tests.sim.hunting $(ARGS)
+
+browser: setup ## install Chromium where apt can, and test the page in it
+	@$(IN_ROOT) command -v chromium >/dev/null || apt-get install -y chromium
+	@$(IN_ROOT) .venv/bin/python -m pytest -q tests/browser $(ARGS)
 
 fuzz: setup ## damaged and forged folders and tables: N=50000 SEED=1
 	@$(IN_ROOT) .venv/bin/python -m tests.fuzz --cases $(or $(N),2000) --first $(or $(SEED),0) $(ARGS)
