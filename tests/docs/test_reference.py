@@ -53,7 +53,7 @@ def test_the_page_of_commands_has_every_command_with_every_option(command: str) 
     section = text_of(REFERENCE / "cli.md").split(f"\n## {command}\n")[1].split("\n## ")[0]
     options = [option for option in main.commands[command].params if isinstance(option, click.Option)]
     written = {flag for option in options for flag in (*option.opts, *option.secondary_opts)}
-    assert set(re.findall(r"`(--[\w-]+)`", section)) == written
+    assert set(re.findall(r"`(--?[\w-]+)`", section)) == written
 
 
 def test_the_glossary_has_each_word_once() -> None:
