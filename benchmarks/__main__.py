@@ -13,6 +13,7 @@ from benchmarks import (
     floor,
     goodput,
     join,
+    look,
     map_async,
     recovery,
     remote,
@@ -36,6 +37,7 @@ BENCHMARKS = {
     "windows": windows.run,
     "dedup": dedup.run,
     "join": join.run,
+    "look": look.run,
     "map_async": map_async.run,
     "remote": remote.run,
 }

@@ -50,7 +50,7 @@ _BATCH_ROWS = 1 << 17
 
 
 def register(spark: SparkSession) -> None:
-    """Makes ``spark.read.format("penstock")`` known to a session. `penstock.session` and `penstock.start` do it too.
+    """Makes ``spark.read.format("penstock")`` known to a session; `penstock.session` calls it.
 
     Filters on keys are pushed down to the files, so Spark's setting for that is switched on. Paths are relative to the
     folder in which Python is now, as those of `start` are; Spark's own process may be elsewhere.
