@@ -41,6 +41,7 @@ from penstock.sinks.upkeep import Upkeep
 from penstock.version import VERSION
 
 if TYPE_CHECKING:
+    from penstock.engine.dryrun import Plan
     from penstock.engine.query import Query
     from penstock.sinks.paimon.sink import Paimon
     from penstock.spark.data_source import register
@@ -62,6 +63,7 @@ __all__ = [
     "Paimon",
     "PartitionDone",
     "PenstockError",
+    "Plan",
     "Query",
     "Stream",
     "Upkeep",
@@ -120,6 +122,10 @@ def _resolved(name: str) -> Any:
         from penstock.engine.query import Query
 
         return Query
+    if name == "Plan":
+        from penstock.engine.dryrun import Plan
+
+        return Plan
     if name in RENAMED:
         warn_renamed(f"penstock.{name}", f"penstock.{RENAMED[name]}")
         return globals()[RENAMED[name]]

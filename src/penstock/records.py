@@ -108,3 +108,5 @@ class StateSchema:
     values: pa.Schema
     may_grow: bool = False
     """Whether a later release may add this table of state, or columns to it. Keys that are already there get nulls."""
+    from_start: frozenset[str] = frozenset()
+    """Value columns that cannot be added later: null means something else than nothing yet."""

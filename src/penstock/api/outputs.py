@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields
-from typing import TYPE_CHECKING, ParamSpec, TypeVar, Unpack
+from typing import TYPE_CHECKING, Literal, ParamSpec, TypeVar, Unpack, overload
 
 from penstock.api.deprecated import renamed_argument
 from penstock.api.shown import output_line
@@ -17,6 +17,7 @@ from penstock.sinks.base import Sink
 if TYPE_CHECKING:
     import os
 
+    from penstock.engine.dryrun import Plan
     from penstock.engine.history import OnEvent
     from penstock.engine.query import Query
 
@@ -27,7 +28,8 @@ R = TypeVar("R")
 def _showing_options(function: Callable[P, R]) -> Callable[P, R]:
     """Lets `help` and notebooks show each option with its default; type checkers read them from `Options`."""
     declared = inspect.signature(function)
-    defaults = {option.name: option.default for option in fields(Config) if option.default is not MISSING}
+    made = {option.name: option.default_factory() for option in fields(Config) if option.default_factory is not MISSING}
+    defaults = {option.name: option.default for option in fields(Config) if option.default is not MISSING} | made
     types = {name: reference.__forward_arg__ for name, reference in Options.__annotations__.items()}
     shown = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=types[name])
@@ -47,6 +49,26 @@ class Output:
     def __repr__(self) -> str:
         return output_line(self.node)
 
+    @overload
+    def start(
+        self,
+        checkpoint: str | os.PathLike[str],
+        *,
+        on_event: OnEvent = (),
+        dead_letters: Sink | None = None,
+        dry_run: Literal[False] = False,
+        **options: Unpack[Options],
+    ) -> Query: ...
+    @overload
+    def start(
+        self,
+        checkpoint: str | os.PathLike[str],
+        *,
+        on_event: OnEvent = (),
+        dead_letters: Sink | None = None,
+        dry_run: Literal[True],
+        **options: Unpack[Options],
+    ) -> Plan: ...
     @renamed_argument("listeners", "on_event")
     @_showing_options
     def start(
@@ -55,15 +77,36 @@ class Output:
         *,
         on_event: OnEvent = (),
         dead_letters: Sink | None = None,
+        dry_run: bool = False,
         **options: Unpack[Options],
-    ) -> Query:
+    ) -> Query | Plan:
         """Starts a query with this output alone; see `start`.
 
         Raises: `PenstockError`.
         """
+        if dry_run:
+            return start(self, checkpoint=checkpoint, dead_letters=dead_letters, dry_run=True, **options)
         return start(self, checkpoint=checkpoint, on_event=on_event, dead_letters=dead_letters, **options)
 
 
+@overload
+def start(
+    *outputs: Output,
+    checkpoint: str | os.PathLike[str],
+    on_event: OnEvent = (),
+    dead_letters: Sink | None = None,
+    dry_run: Literal[False] = False,
+    **options: Unpack[Options],
+) -> Query: ...
+@overload
+def start(
+    *outputs: Output,
+    checkpoint: str | os.PathLike[str],
+    on_event: OnEvent = (),
+    dead_letters: Sink | None = None,
+    dry_run: Literal[True],
+    **options: Unpack[Options],
+) -> Plan: ...
 @renamed_argument("listeners", "on_event")
 @_showing_options
 def start(
@@ -71,18 +114,24 @@ def start(
     checkpoint: str | os.PathLike[str],
     on_event: OnEvent = (),
     dead_letters: Sink | None = None,
+    dry_run: bool = False,
     **options: Unpack[Options],
-) -> Query:
+) -> Query | Plan:
     """Starts one query with one or several outputs.
 
     `on_event` is a function, or several, that get every event of the query (`penstock.events`). Records that fail in an
-    operator with ``on_error="dead_letter"`` go to the sink `dead_letters`.
+    operator with ``on_error="dead_letter"`` go to the sink `dead_letters`. With `dry_run` nothing is started: the
+    answer tells what would become of each part of the checkpoint.
 
     Raises: `PenstockError`; `ConfigError` for an option that does not exist, or a value that cannot be.
     """
+    from penstock.engine.dryrun import plan_start
     from penstock.engine.history import listeners_of
-    from penstock.spark.launch import launch
 
     config = Config.of(checkpoint, **options)
     pipeline = compile_pipeline([output.node for output in outputs], dead_letters)
+    if dry_run:
+        return plan_start(pipeline, config)
+    from penstock.spark.launch import launch
+
     return launch(pipeline, config, listeners_of(on_event))

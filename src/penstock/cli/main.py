@@ -12,6 +12,7 @@ import click
 import msgspec
 
 from penstock.cli.page import report, ui
+from penstock.cli.plan import plan
 from penstock.cli.terminal import say, say_json
 from penstock.cli.upkeep import upkeep
 from penstock.engine.checkpoints import Checkpoints
@@ -113,6 +114,7 @@ def savepoint(folder: str, path: str, checkpoint: int | None, as_json: bool) -> 
     )
 
 
+main.add_command(plan)
 main.add_command(upkeep)
 main.add_command(ui)
 main.add_command(report)

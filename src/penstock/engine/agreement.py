@@ -63,9 +63,10 @@ def ask_table(name: str, sink: SinkState, committer: Committer, *, restored: boo
             raise TablePositionMismatch(
                 f"sink {name}: the checkpoint knows that checkpoint {wanted} was committed, "
                 f"the table's newest commit of ours is {found if found is not None else 'missing'}",
-                cause="the table was rolled back, or another engine overwrote a snapshot",
-                next_step="restore the checkpoint that fits the table (restore=N), or write to a new table from a new"
-                " checkpoint folder",
+                cause="the sink was pointed to another table; or the table was rolled back, or another engine overwrote"
+                " a snapshot",
+                next_step=f"for another table, give the sink another name, or reset=[{name!r}] with restore=N; else"
+                " restore the checkpoint that fits the table (restore=N)",
                 wanted=wanted,
                 found=found,
             )
@@ -122,7 +123,7 @@ def require_same_table(name: str, sink: SinkState, there: TableMark | None, desc
     raise TableMismatch(
         f"sink {name}: {seen}",
         cause="the sink's table or warehouse was changed in the program, or the table was dropped and made again",
-        next_step="point the sink to the table it wrote to; to write to another table, start with a new checkpoint"
-        " folder",
+        next_step="point the sink to the table it wrote to; to write to another table from now on, give the sink"
+        f" another name, or reset=[{name!r}] with restore=N",
         sink=name,
     )

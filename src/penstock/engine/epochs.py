@@ -22,8 +22,8 @@ from penstock.graph.stages import Edge, Stage
 from penstock.protocol.advance import Draft, absorb, missing_reports, unbalanced
 from penstock.protocol.commit import with_pending
 from penstock.protocol.epoch import Cadence
-from penstock.protocol.eventtime import Seen, advance_sources, next_processing_time
-from penstock.protocol.ids import CheckpointId, Generation, next_checkpoint
+from penstock.protocol.eventtime import Seen, advance_sources, lowest, next_processing_time
+from penstock.protocol.ids import NO_CHECKPOINT, CheckpointId, Generation, next_checkpoint
 from penstock.protocol.manifest import (
     Committable,
     EdgeState,
@@ -216,6 +216,13 @@ class EpochRunner:
         times = {source.name: source.time for source in self.pipeline.sources if source.time is not None}
         return advance_sources(self.manifest.sources, times, seen, now)
 
+    @property
+    def rerouting(self) -> bool:
+        """Whether rows of an earlier pipeline are still to go through this one: nothing newer is read before."""
+        return any(
+            self.manifest.edges[part.edge.name].segments for stage in self.pipeline.stages for part in stage.leftovers
+        )
+
     def anything_due(self) -> bool:
         """Whether time alone gives some operator something to do, also once watermarks have passed through the stages
         before it. Not asked while rows are in flight: an epoch runs then anyway."""
@@ -265,6 +272,7 @@ class EpochRunner:
         cadence: Cadence | None,
     ) -> StagePlan:
         live = batch is not None and bool(stage.source_inputs)
+        rerouting = _rerouting(stage, draft)
         parallelism = self._parallelism(batch)
         subtasks = self._subtasks(stage, draft, now, batch)
         budget_s = None
@@ -285,9 +293,14 @@ class EpochRunner:
             consumer_parallelism={edge.name: parallelism[edge.consumer] for edge in stage.outputs},
             subtasks=subtasks,
             now=now,
-            output_watermarks={edge.name: self._arrival_watermark(edge, draft) for edge in stage.outputs},
+            output_watermarks={
+                edge.name: _with_waiting(stage, draft, self._arrival_watermark(edge, draft)) for edge in stage.outputs
+            },
             broadcast_inputs=tuple(edge.name for edge in stage.inputs if edge.broadcast),
             broadcast_rows_max=None if budget_s is None else self.pace.broadcast_rows(stage.name, budget_s),
+            leftovers=tuple(part.edge.name for part in stage.leftovers),
+            rerouting=rerouting,
+            relays=stage.relays,
         )
 
     def _arrival_watermark(self, edge: Edge, draft: Draft) -> int | None:
@@ -367,17 +380,30 @@ class EpochRunner:
 
 def _inputs(stage: Stage, draft: Draft, *, live: bool = False) -> dict[str, InputFacts]:
     before = held_before(draft.edges, stage.lanes_behind, draft.stages.get(stage.name, StageClock()))
-    return {
+    rerouting = _rerouting(stage, draft)
+    inputs = {
         edge.name: InputFacts(
             draft.edges[edge.name],
             live=live and edge.from_source,
             broadcast=edge.broadcast,
             timed=edge.timed,
-            after=held_after(draft.edges, edge.waits_for),
+            after=NO_CHECKPOINT if rerouting else held_after(draft.edges, edge.waits_for),
             before=None if edge.broadcast else before,
         )
         for edge in stage.inputs
     }
+    return {**inputs, **{part.edge.name: InputFacts(draft.edges[part.edge.name]) for part in stage.leftovers}}
+
+
+def _rerouting(stage: Stage, draft: Draft) -> bool:
+    """Whether rows of an earlier pipeline come first: whatever else the stage has is held until they are through."""
+    return any(draft.edges[part.edge.name].segments for part in stage.leftovers)
+
+
+def _with_waiting(stage: Stage, draft: Draft, watermark: int | None) -> int | None:
+    """What new segments carry: rows that are emitted once more are not later than they were."""
+    waiting = [segment.watermark for part in stage.leftovers for segment in draft.edges[part.edge.name].segments]
+    return lowest((watermark, *waiting))
 
 
 def with_source_watermarks(

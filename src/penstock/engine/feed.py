@@ -58,6 +58,11 @@ class Feed(Protocol):
         """What the source has to answer before there can be a micro-batch; None after its end."""
         ...
 
+    @property
+    def names_sources(self) -> bool:
+        """Whether it knows sources by name, so that a pipeline may read others than before; if not, by their places."""
+        ...
+
     def remembers(self, batch_id: BatchId, offsets_digest: str | None) -> bool:
         """Whether it could go on behind `batch_id`, with which a checkpoint ends."""
         ...

@@ -269,7 +269,7 @@ class EpochLoop:
     def _facts(self) -> Facts:
         manifest = self._runner.manifest
         return Facts(
-            batch_offered=self._offer is not None,
+            batch_offered=self._offer is not None and not self._runner.rerouting,
             source_ended=self._source_ended,
             rows_in_flight=manifest.rows_in_flight,
             bytes_in_flight=manifest.bytes_in_flight,

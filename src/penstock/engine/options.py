@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import PurePosixPath
 from typing import Any, Literal, TypeAlias, TypedDict, Unpack, cast
 
@@ -28,7 +28,7 @@ from penstock.units import Duration, Size, bad_value, parse_bytes, parse_duratio
 
 Trigger: TypeAlias = Literal["available_now"] | float | None
 
-BESIDE_OPTIONS = ("on_event", "dead_letters")
+BESIDE_OPTIONS = ("on_event", "dead_letters", "dry_run")
 """Arguments of `start` that are no options. A typo in one of them arrives here as an unknown option."""
 
 
@@ -47,6 +47,9 @@ class Options(TypedDict, total=False):
     trigger: Literal["available_now"] | Duration | None
     restore: int | str | os.PathLike[str] | None
     drop_in_flight: Literal["all"] | Sequence[str]
+    renamed: Mapping[str, str]
+    forget: Sequence[str]
+    reset: Sequence[str]
     autoscale: tuple[int, int] | None
     retain: int
     max_in_flight: Size
@@ -84,7 +87,14 @@ class Config:
     restore: CheckpointId | str | None = None
     """A checkpoint id, or where a savepoint or a copy lies; None: the newest checkpoint if there is one."""
     drop_in_flight: Literal["all"] | tuple[str, ...] = ()
-    """Edges or operators whose in-flight records are thrown away; only together with `restore`."""
+    """Edges or operators whose in-flight records are thrown away. Together with `restore`, unless nobody reads them any
+    more."""
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    """New names of operators, sources and sinks, by the names that the checkpoint has for them."""
+    forget: tuple[str, ...] = ()
+    """Operators, sinks, or `operator.part` of state, that the pipeline does not have any more: their state may go."""
+    reset: tuple[str, ...] = ()
+    """Operators and sinks that begin anew; only together with `restore`."""
     autoscale: tuple[int, int] | None = None
     """The lowest and highest parallelism for autoscaling; None: no autoscaling."""
     retain: int = 3
@@ -214,6 +224,18 @@ def _names(option: str, value: object) -> Literal["all"] | tuple[str, ...]:
     return tuple(_text(option, name) for name in value)
 
 
+def _listed(option: str, value: object) -> tuple[str, ...]:
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise bad_value(option, value, "a list of names")
+    return tuple(_text(option, name) for name in value)
+
+
+def _by_name(option: str, value: object) -> dict[str, str]:
+    if not isinstance(value, Mapping):
+        raise bad_value(option, value, 'new names by old ones, such as {"old": "new"}')
+    return {_text(option, old): _text(option, new) for old, new in value.items()}
+
+
 def _bounds(option: str, value: object) -> tuple[int, int] | None:
     if value is None:
         return None
@@ -239,6 +261,9 @@ _PARSERS: dict[str, _Parser] = {
     "trigger": _trigger,
     "restore": _restore,
     "drop_in_flight": _names,
+    "renamed": _by_name,
+    "forget": _listed,
+    "reset": _listed,
     "autoscale": _bounds,
     "retain": _whole(1),
     "max_in_flight": _size,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from penstock.errors import CorruptFile, MissingFile
 from penstock.protocol.ids import BatchId
-from penstock.protocol.layout import SOURCE, SOURCE_COMMITS, SOURCE_OFFSETS, read_source_entry
+from penstock.protocol.layout import SOURCE, SOURCE_COMMITS, SOURCE_OFFSETS, offsets_path, read_source_entry
 from penstock.store.base import AlreadyExists, Entry, Store
 
 FILE_BYTES_MAX = 1 << 30
@@ -24,6 +24,17 @@ def beyond(path: str, batch_id: BatchId | None) -> bool:
 def all_committed(store: Store) -> bool:
     """Whether Spark was done with every micro-batch that it began."""
     return _newest(store, SOURCE_OFFSETS) <= _newest(store, SOURCE_COMMITS)
+
+
+def knows_names(store: Store) -> bool:
+    """Whether Spark's offset log has sources by name, as it does since version 2 of its format."""
+    newest = _newest(store, SOURCE_OFFSETS)
+    if newest < 0:
+        return False
+    try:
+        return store.read(offsets_path(BatchId(newest))).startswith(b"v2\n")
+    except MissingFile:
+        return False
 
 
 def rewind_source(store: Store, batch_id: BatchId | None) -> None:

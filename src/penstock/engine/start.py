@@ -33,6 +33,7 @@ from penstock.errors import (
     PenstockError,
     SourceMismatch,
 )
+from penstock.graph.leftovers import with_leftovers, with_relays
 from penstock.graph.pipeline import Pipeline
 from penstock.observe.events import Event, InFlightDropped, QueryStarted
 from penstock.protocol.commit import marked
@@ -93,7 +94,7 @@ def start_supervisor(
     name = config.query_name(store.url)
     for event in _first_events(name, owned):
         history.record(event)
-    pipeline = pipeline.with_sinks(_taken_over(pipeline, manifest))
+    pipeline = with_leftovers(pipeline.with_sinks(_taken_over(pipeline, manifest)), manifest.shape)
     if manifest.source.rewind:
         _rewind(feed, checkpoints, owned)
     runner = EpochRunner(
@@ -102,7 +103,7 @@ def start_supervisor(
         checkpoints=checkpoints,
         generation=generation,
         manifest=manifest,
-        parallelism=dict(manifest.parallelism),
+        parallelism=with_relays(pipeline, manifest.parallelism),
         epoch_s=config.epoch,
         now=utc_now,
         now_us=DriverTime(manifest.now, surroundings.now_us, surroundings.clock),
@@ -130,7 +131,7 @@ def _survey(
     checkpoints: Checkpoints, pipeline: Pipeline, config: Config, open_store: Callable[[str], Store], feed: Feed
 ) -> Survey:
     """Refuses what does not fit. Files of another folder are brought here; nothing else is changed."""
-    start = find_start(checkpoints, pipeline, config, open_store)
+    start = find_start(checkpoints, pipeline, config, open_store, sources_by_name=feed.names_sources)
     committers, told = _committers(pipeline, start.manifest, restored=config.restore is not None)
     if isinstance(config.restore, int):
         _require_remembered(start.manifest, feed)

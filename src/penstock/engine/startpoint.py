@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import msgspec
 
 from penstock.engine.checkpoints import Checkpoints
 from penstock.engine.foreign import require_own_folder
-from penstock.engine.history import utc_now
+from penstock.engine.history import read_commits, utc_now
 from penstock.engine.options import Config
 from penstock.engine.origin import Origin, find_origin, require_finished, require_new
 from penstock.errors import CheckpointMismatch, ConfigError, RestoreRefused
 from penstock.graph.pipeline import Pipeline
+from penstock.protocol.evolve import Allowed, BadName, Changed, Evolution, evolve
+from penstock.protocol.evolved import dropped_rows, evolved
+from penstock.protocol.fates import Line
 from penstock.protocol.manifest import Manifest
-from penstock.protocol.recover import (
-    Comparison,
-    Dropped,
-    compare_shapes,
-    drop_in_flight,
-    edges_named,
-    first_manifest,
-)
+from penstock.protocol.recover import Dropped, edges_named, first_manifest
 from penstock.store.base import Store
 from penstock.version import VERSION
 
@@ -36,23 +32,59 @@ class StartPoint:
     """What to go on from; `origin` is set when it still has to be brought here."""
 
     manifest: Manifest
+    """As the pipeline goes on from it."""
     origin: Origin | None = None
     dropped: tuple[Dropped, ...] = ()
+    read: Manifest | None = None
+    """As it lies in the folder, where the pipeline makes something else of it."""
+    evolution: Evolution | None = None
+
+    @property
+    def changed(self) -> Manifest | None:
+        """As it lies in the folder, if the pipeline differs from the one that wrote it."""
+        return self.read if self.evolution is not None and self.evolution.changes else None
 
 
 def find_start(
-    checkpoints: Checkpoints, pipeline: Pipeline, config: Config, open_store: Callable[[str], Store]
+    checkpoints: Checkpoints,
+    pipeline: Pipeline,
+    config: Config,
+    open_store: Callable[[str], Store],
+    *,
+    sources_by_name: bool = False,
 ) -> StartPoint:
-    """The checkpoint to go on from, known to fit the pipeline, its files known to be there.
+    """The checkpoint to go on from, as the pipeline has a place for it, its files known to be there.
 
     Raises: `CheckpointMismatch`, `RestoreRefused`, `NoSuchCheckpoint`, `CorruptFile`, `MissingFile`, `FormatTooNew`;
     `NotACheckpoint`; `PipelineError` for names that a new checkpoint should not have.
+    """
+    start = look_for_start(checkpoints, pipeline, config, open_store, sources_by_name=sources_by_name)
+    refused = () if start.evolution is None else start.evolution.refused
+    if refused and start.evolution is not None:
+        raise _misfit(start.read or start.manifest, _holder(checkpoints, start).store.url, start.evolution.lines)
+    _tell(start)
+    if start.evolution is not None:
+        _holder(checkpoints, start).verify_files(start.manifest)
+    return start
+
+
+def look_for_start(
+    checkpoints: Checkpoints,
+    pipeline: Pipeline,
+    config: Config,
+    open_store: Callable[[str], Store],
+    *,
+    sources_by_name: bool = False,
+) -> StartPoint:
+    """The same, also where something of it is refused: the manifest is then the checkpoint's own. Changes nothing.
+
+    Raises: as `find_start`, but `CheckpointMismatch` only for another `max_parallelism`.
     """
     start = _stored(checkpoints, config, open_store)
     if start is None or start.origin is not None:
         require_own_folder(checkpoints.store)
     if start is None:
-        _refuse_drop(checkpoints, config)
+        _refuse_named(checkpoints, config)
         require_finished(checkpoints.store)
         pipeline.require_portable_names()
         return StartPoint(
@@ -64,11 +96,12 @@ def find_start(
                 created_at=utc_now(),
             )
         )
-    holder = checkpoints if start.origin is None else start.origin.checkpoints
-    _require_fit(start.manifest, holder.store.url, pipeline, config)
-    start = _without_dropped(start, checkpoints, config)
-    holder.verify_files(start.manifest)
-    return start
+    _require_groups(start.manifest, config)
+    return _evolved(start, checkpoints, pipeline, config, sources_by_name=sources_by_name)
+
+
+def _holder(checkpoints: Checkpoints, start: StartPoint) -> Checkpoints:
+    return checkpoints if start.origin is None else start.origin.checkpoints
 
 
 def _stored(checkpoints: Checkpoints, config: Config, open_store: Callable[[str], Store]) -> StartPoint | None:
@@ -86,13 +119,46 @@ def _stored(checkpoints: Checkpoints, config: Config, open_store: Callable[[str]
             return StartPoint(msgspec.structs.replace(origin.manifest, source=source), origin)
 
 
-def _without_dropped(start: StartPoint, checkpoints: Checkpoints, config: Config) -> StartPoint:
-    if not config.drop_in_flight:
-        return start
-    _refuse_drop(checkpoints, config)
-    shape = start.manifest.shape
-    names = tuple(shape.edges) if config.drop_in_flight == "all" else config.drop_in_flight
-    edges, unknown = edges_named(shape, names)
+def _evolved(
+    start: StartPoint, checkpoints: Checkpoints, pipeline: Pipeline, config: Config, *, sources_by_name: bool
+) -> StartPoint:
+    stored, shape = start.manifest, pipeline.shape()
+    _refuse_unknown_drop(stored, config)
+    in_table = _in_table(_holder(checkpoints, start), stored)
+    new = Changed(shape, pipeline.state_rules(), pipeline.outputs(), sources_by_name, in_table)
+    allowed = Allowed(config.renamed, frozenset(config.forget), frozenset(config.reset), config.drop_in_flight)
+    evolution = evolve(stored, new, allowed)
+    if isinstance(evolution, BadName):
+        raise ConfigError(
+            f"{evolution.option}: {evolution.why}",
+            cause="a typo, or the option is of an earlier start",
+            next_step=evolution.next_step,
+            option=evolution.option,
+        )
+    if evolution.refused:
+        return replace(start, read=stored, evolution=evolution)
+    if config.restore is None:
+        _refuse_named(checkpoints, config, drops=_drops_more(stored, new, allowed, evolution))
+    manifest = evolved(stored, shape, evolution)
+    dropped = dropped_rows(stored, evolution)
+    return replace(start, manifest=manifest, dropped=dropped, read=stored, evolution=evolution)
+
+
+def _in_table(holder: Checkpoints, stored: Manifest) -> dict[str, int]:
+    """What the commit log tells of results that the checkpoint does not know to be in their table yet."""
+    if not any(sink.pending for sink in stored.sinks.values()):
+        return {}
+    found: dict[str, int] = {}
+    for commit in read_commits(holder.store):
+        found[commit.sink] = max(commit.last, found.get(commit.sink, -1))
+    return found
+
+
+def _refuse_unknown_drop(stored: Manifest, config: Config) -> None:
+    if config.drop_in_flight == "all" or config.restore is None:
+        return
+    shape = stored.shape
+    _, unknown = edges_named(shape, config.drop_in_flight)
     if unknown:
         raise ConfigError(
             f"drop_in_flight names {', '.join(map(repr, unknown))}; edges are {', '.join(shape.edges)}",
@@ -100,28 +166,46 @@ def _without_dropped(start: StartPoint, checkpoints: Checkpoints, config: Config
             next_step="name edges as above, or the operators behind them",
             option="drop_in_flight",
         )
-    manifest, dropped = drop_in_flight(start.manifest, edges)
-    return StartPoint(manifest, start.origin, dropped)
 
 
-def _refuse_drop(checkpoints: Checkpoints, config: Config) -> None:
-    """Refuses `drop_in_flight` without a named checkpoint: the program would drop rows again at every restart."""
-    if config.drop_in_flight and config.restore is None:
-        ids = checkpoints.ids()
-        raise RestoreRefused(
-            f"drop_in_flight={config.drop_in_flight!r} without restore",
-            cause="records are dropped from one named checkpoint only, never from whatever the newest happens to be",
-            next_step=f"add restore={ids[-1]} for this one start" if ids else "leave it out: nothing is in flight",
-        )
+def _drops_more(stored: Manifest, new: Changed, allowed: Allowed, evolution: Evolution) -> bool:
+    """Whether rows are dropped that the pipeline has a place for."""
+    if allowed.drop_in_flight == "all":
+        return True
+    without = evolve(stored, new, replace(allowed, drop_in_flight=()))
+    assert isinstance(without, Evolution)
+    homeless = {line.name for line in without.refused if line.kind == "rows in flight"}
+    return any(flow.dropped and flow.edge not in homeless for flow in evolution.flows)
 
 
-def _require_fit(stored: Manifest, url: str, pipeline: Pipeline, config: Config) -> None:
-    rows = compare_shapes(stored.shape, pipeline.shape(), pipeline.growing_state())
-    if not all(row.fits for row in rows):
-        raise _misfit(stored, url, rows)
-    for row in rows:
-        if row.verdict == "extended":
-            _log.info("checkpoint %s has less state than the pipeline: %s, %s", stored.checkpoint, row.what, row.detail)
+def _refuse_named(checkpoints: Checkpoints, config: Config, *, drops: bool = True) -> None:
+    """Without a named checkpoint the same program would drop or reset again at every restart, whatever is there then.
+
+    Rows that nobody reads any more are no such case: after the first start there are none.
+    """
+    if config.restore is not None:
+        return
+    ids = checkpoints.ids()
+    for option, value in (("drop_in_flight", config.drop_in_flight if drops else ()), ("reset", config.reset)):
+        if value:
+            raise RestoreRefused(
+                f"{option}={value!r} without restore",
+                cause="records are dropped from one named checkpoint only, never from whatever the newest happens to be"
+                if option == "drop_in_flight"
+                else "state is reset from one named checkpoint only, or every restart would reset it again",
+                next_step=f"add restore={ids[-1]} for this one start" if ids else "leave it out: nothing is in flight",
+            )
+
+
+def _tell(start: StartPoint) -> None:
+    for line in () if start.evolution is None else start.evolution.lines:
+        if line.word not in {"carried", "new"}:
+            _log.info(
+                "checkpoint %s: %s %s %s: %s", start.manifest.checkpoint, line.kind, line.name, line.word, line.detail
+            )
+
+
+def _require_groups(stored: Manifest, config: Config) -> None:
     if stored.max_parallelism != config.max_parallelism:
         raise CheckpointMismatch(
             f"checkpoint {stored.checkpoint} has max_parallelism {stored.max_parallelism}, "
@@ -131,11 +215,28 @@ def _require_fit(stored: Manifest, url: str, pipeline: Pipeline, config: Config)
         )
 
 
-def _misfit(stored: Manifest, url: str, rows: tuple[Comparison, ...]) -> CheckpointMismatch:
-    width = max(len(row.what) for row in rows)
-    lines = "\n".join(f"    {row.what:<{width}}  {row.verdict:<12}  {row.detail}".rstrip() for row in rows)
+def table_of(lines: Sequence[Line]) -> str:
+    """The decision, for people."""
+    names = [f"{line.kind} {line.name}" for line in lines]
+    width = max(map(len, names), default=0)
+    return "\n".join(
+        f"    {name:<{width}}  {line.word:<9}  {_size(line)}{line.detail}".rstrip()
+        for name, line in zip(names, lines, strict=True)
+    )
+
+
+def _size(line: Line) -> str:
+    if not line.rows:
+        return ""
+    return f"{line.rows:,} rows, {line.bytes:,} bytes  " if line.bytes else f"{line.rows:,} rows  "
+
+
+def _misfit(stored: Manifest, url: str, lines: Sequence[Line]) -> CheckpointMismatch:
+    refused = [line for line in lines if line.refused]
     return CheckpointMismatch(
-        f"checkpoint {stored.checkpoint} in {url} against this pipeline:\n{lines}",
-        cause="the folder belongs to another pipeline, or the pipeline was changed since",
-        next_step="start the pipeline that wrote it, or use a new checkpoint folder (and table) for this one",
+        f"checkpoint {stored.checkpoint} in {url} against this pipeline:\n{table_of(lines)}",
+        cause="the pipeline was changed in a way that would lose what the checkpoint holds, or the folder belongs to"
+        " another pipeline",
+        next_step=f"for {refused[0].kind} {refused[0].name}: {refused[0].detail.rpartition('; ')[2]};"
+        " start(dry_run=True) shows this table without starting",
     )

@@ -98,7 +98,9 @@ class _Takeover:
             return None
         driver = Driver(socket.gethostname(), os.getpid(), utc_now(), self._wish.library)
         generation = self._checkpoints.claim_generation(driver, above=found.start.manifest.generation)
-        manifest = self._published(Claim(self._wish, generation, ids, found.start.manifest, found.told))
+        manifest = self._published(
+            Claim(self._wish, generation, ids, found.start.manifest, found.told, found.start.changed)
+        )
         return None if manifest is None else Owned(manifest, generation, found.committers, found.start)
 
     def _surveyed(self, ids: Ids) -> Survey | None:

@@ -182,6 +182,7 @@ class _Compiler:
         self._send(upstream, ToEdge(edge))
 
     def _add_edge(self, draft: _StageDraft, producer: str, *parts: Any, **more: Any) -> Edge:
+        more["port"] = len(draft.inputs)
         edge = Edge(str(len(self._edges)), producer, draft.name, *parts, **more)
         self._edges.append(edge)
         draft.inputs.append(edge)

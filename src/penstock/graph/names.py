@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from penstock.errors import PipelineError
 
@@ -70,6 +70,11 @@ def _counted_on(name: str, taken: set[str]) -> str:
     while f"{name}-{count}" in taken:
         count += 1
     return f"{name}-{count}"
+
+
+def unused_name(name: str, taken: Collection[str]) -> str:
+    """The name, with a number if it is taken."""
+    return name if name not in taken else _counted_on(name, set(taken))
 
 
 def require_distinct(what: str, names: Iterable[str]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -11,9 +11,12 @@ import pyarrow as pa
 
 from penstock.graph.names import require_distinct, require_portable
 from penstock.graph.stages import Edge, SinkBinding, Stage
+from penstock.graph.wiring import wiring_of
 from penstock.operators.base import OperatorSpec
+from penstock.protocol.columns import Columns
 from penstock.protocol.eventtime import SourceTime
-from penstock.protocol.manifest import EdgeShape, OperatorShape, PipelineShape
+from penstock.protocol.evolve_state import StateRules
+from penstock.protocol.manifest import EdgeShape, OperatorShape, OutputName, PipelineShape
 from penstock.sinks.base import Sink
 from penstock.sinks.listeners import CommitListener
 
@@ -56,7 +59,9 @@ class Pipeline:
             yield from stage.sinks
 
     def _require_connected(self) -> None:
-        sent = sorted((edge.name, stage.name) for stage in self.stages for edge in stage.outputs)
+        outputs = ((edge, stage) for stage in self.stages for edge in stage.outputs)
+        # Leftovers of a source are sent to its own edges.
+        sent = sorted((edge.name, stage.name) for edge, stage in outputs if not (stage.relays and edge.from_source))
         taken = sorted((edge.name, edge.producer) for edge in self.edges() if not edge.from_source)
         assert sent == taken, f"edges that are sent to, {sent}, are not those that are read, {taken}"
         known = {source.name for source in self.sources}
@@ -102,10 +107,13 @@ class Pipeline:
 
     def shape(self) -> PipelineShape:
         """The fingerprint that a checkpoint keeps."""
+        wiring = wiring_of(self.stages)
         return PipelineShape(
             sources={source.name: columns_of(source.schema) for source in self.sources},
             operators={
-                node.spec.name: _operator_shape(node.spec, stage.name) for stage in self.stages for node in stage.nodes
+                node.spec.name: _operator_shape(node.spec, stage.name, wiring.inputs[node.spec.name])
+                for stage in self.stages
+                for node in stage.nodes
             },
             edges={
                 edge.name: EdgeShape(
@@ -118,14 +126,27 @@ class Pipeline:
                 for edge in self.edges()
             },
             sinks=tuple(binding.name for binding in self.sinks()),
+            written={name: tuple(outputs) for name, outputs in wiring.written.items()},
         )
 
-    def growing_state(self) -> dict[str, frozenset[str]]:
-        """By operator, the tables of state that may have more columns than a checkpoint's."""
+    def outputs(self) -> dict[OutputName, Columns]:
+        """The columns of everything that operators emit."""
+        found: dict[OutputName, Columns] = {}
+        for stage in self.stages:
+            for node in stage.nodes:
+                found[OutputName(node.spec.name)] = columns_of(node.spec.output_schema)
+                for side, schema in node.spec.side_outputs.items():
+                    found[OutputName(node.spec.name, side)] = columns_of(schema)
+        return found
+
+    def state_rules(self) -> dict[str, StateRules]:
+        """By table of state, how it may differ from a checkpoint's."""
         return {
-            node.spec.name: frozenset(name for name, table in node.spec.state_tables.items() if table.may_grow)
+            table.name: StateRules(
+                keys=len(table.schema.keys), may_grow=table.schema.may_grow, from_start=table.schema.from_start
+            )
             for stage in self.stages
-            for node in stage.nodes
+            for table in stage.tables
         }
 
 
@@ -134,7 +155,7 @@ def columns_of(schema: pa.Schema) -> tuple[tuple[str, str], ...]:
     return tuple((field.name, str(field.type)) for field in schema)
 
 
-def _operator_shape(spec: OperatorSpec, stage: str) -> OperatorShape:
+def _operator_shape(spec: OperatorSpec, stage: str, inputs: Sequence[OutputName]) -> OperatorShape:
     return OperatorShape(
         kind=spec.kind,
         stage=stage,
@@ -143,4 +164,5 @@ def _operator_shape(spec: OperatorSpec, stage: str) -> OperatorShape:
             part: (*columns_of(schema.keys), *columns_of(schema.values)) for part, schema in spec.state_tables.items()
         },
         computed=dict(spec.computed) or msgspec.UNSET,
+        inputs=tuple(inputs),
     )

@@ -47,6 +47,8 @@ class Edge:
     """Segments keep the arrival of their rows, because a consumer reads in that order."""
     waits_for: tuple[str, ...] = ()
     """Edges upstream: rows are read only after those that arrived earlier and are still there."""
+    port: int = 0
+    """Its number among the inputs of its consumer."""
 
     @property
     def hashed_on_arrival(self) -> bool:
@@ -118,6 +120,14 @@ class StateTable:
         return f"{self.operator}/{self.part}" if self.part else self.operator
 
 
+@dataclass(frozen=True, slots=True)
+class Leftover:
+    """Rows that an earlier pipeline left in flight. The stage emits them once more, before anything newer."""
+
+    edge: Edge
+    targets: tuple[Target, ...]
+
+
 @dataclass(frozen=True)
 class Stage:
     """What one subtask runs: `nodes[0]` takes the inputs, the rest is fed by it."""
@@ -128,6 +138,7 @@ class Stage:
     sinks: tuple[SinkBinding, ...]
     lanes_behind: tuple[str, ...] = ()
     """Edges downstream on which rows keep their order by the lanes that this stage gave them."""
+    leftovers: tuple[Leftover, ...] = ()
 
     @property
     def head(self) -> OperatorSpec:
@@ -136,7 +147,9 @@ class Stage:
 
     @cached_property
     def outputs(self) -> tuple[Edge, ...]:
-        return tuple(target.edge for node in self.nodes for target in node.all_targets() if isinstance(target, ToEdge))
+        own = (target for node in self.nodes for target in node.all_targets())
+        more = (target for leftover in self.leftovers for target in leftover.targets)
+        return tuple({to.edge.name: to.edge for to in (*own, *more) if isinstance(to, ToEdge)}.values())
 
     @property
     def unbounded(self) -> bool:
@@ -144,7 +157,13 @@ class Stage:
         records that arrived with them must not overtake them."""
         outputs = self.outputs
         passing = all(node.spec.does_nothing for node in self.nodes)
-        return passing and not self.sinks and bool(outputs) and all(edge.broadcast for edge in outputs)
+        return (
+            passing
+            and not self.sinks
+            and bool(outputs)
+            and bool(self.inputs)
+            and all(edge.broadcast for edge in outputs)
+        )
 
     @cached_property
     def passes_on(self) -> bool:
@@ -152,6 +171,11 @@ class Stage:
         time makes due, or the end of an epoch, arrives when it is emitted."""
         late = any(node.spec.timed or node.spec.emits_at_end for node in self.nodes)
         return not late and (self.head.keeps_order or not self.head.concurrent)
+
+    @property
+    def relays(self) -> bool:
+        """Whether all that it does is to emit leftovers: those of a source, which has no stage of its own."""
+        return not self.inputs
 
     @property
     def source_inputs(self) -> tuple[Edge, ...]:

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.inflight.fitting import Fitting, fitting
 from penstock.inflight.segment import HASH_COLUMN, hashes_of
 from penstock.protocol.ids import CheckpointId
 from penstock.protocol.keygroups import groups_of
@@ -56,8 +57,10 @@ class SpanScan:
     def __init__(
         self, store: Store, span: ReadSpan, max_parallelism: int, buffer: ReadBuffer, schema: pa.Schema | None = None
     ) -> None:
-        """`schema`: the edge's, hidden column included; a file with other columns is refused."""
+        """`schema`: the edge's, hidden column included; rows of an older one are cast, a file that does not fit is
+        refused."""
         self._schema = schema
+        self._fitting: Fitting | None = None
         assert 0 <= span.lo < span.hi <= max_parallelism
         self._store, self._span, self._max_parallelism, self._buffer = store, span, max_parallelism, buffer
         self._file: ArrowFile | None = None
@@ -93,13 +96,12 @@ class SpanScan:
             file.corrupt(f"it has {file.rows} rows, the checkpoint has consumed {span.cursor}")
         if not file.schema.names or file.schema.names[-1] != HASH_COLUMN or file.schema.types[-1] != pa.int64():
             file.corrupt(f"its last column is not {HASH_COLUMN}")
-        if self._schema is not None and (file.schema.names, file.schema.types) != self._wanted(self._schema):
-            file.corrupt(f"its columns are {', '.join(file.schema.names)}, with other types or names than the edge's")
+        wanted = self._schema
+        if wanted is not None and (file.schema.names, file.schema.types) != (wanted.names, wanted.types):
+            self._fitting = fitting(file.schema, wanted)
+            if self._fitting is None:
+                file.corrupt(f"its columns are {', '.join(file.schema.names)}, with types that the edge cannot hold")
         file.require_groups(self._max_parallelism)
-
-    @staticmethod
-    def _wanted(schema: pa.Schema) -> tuple[list[str], list[pa.DataType]]:
-        return schema.names, schema.types
 
     def next(self) -> Chunk | None:
         """The next rows, or None at the end."""
@@ -141,6 +143,8 @@ class SpanScan:
         batch = self._file.read_batch(number)
         if batch.column(batch.num_columns - 1).null_count:
             self._file.corrupt(f"batch {number} has rows without {HASH_COLUMN}")
+        if self._fitting is not None:
+            batch = self._fitting.fitted(batch)
         self._todo.pop()
         skip = max(0, self._span.cursor - first)
         if in_range == batch.num_rows:

@@ -79,8 +79,11 @@ def absorb(draft: Draft, plan: StagePlan, reports: Sequence[SubtaskReport], hand
     for edge, outputs in _gathered((part.edge, part) for report in ordered for part in report.outputs).items():
         segments = [segment for part in outputs for segment in part.segments]
         edges[edge] = _extended(edges[edge], sum(part.rows for part in outputs), segments)
+    # What is left of an earlier pipeline was on its way to the same readers: their time must not pass it.
+    waiting = [segment.watermark for name in plan.leftovers for segment in edges[name].segments]
     for edge in plan.consumer_parallelism:
-        edges[edge] = msgspec.structs.replace(edges[edge], watermark=stage.watermark)
+        mark = edges[edge].watermark if plan.relays else stage.watermark
+        edges[edge] = msgspec.structs.replace(edges[edge], watermark=lowest((mark, *waiting)))
     state = dict(draft.state)
     for table, changes in _gathered((part.table, part) for report in ordered for part in report.state).items():
         state[table] = advance_state(state.get(table, ()), changes)

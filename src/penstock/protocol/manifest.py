@@ -211,6 +211,28 @@ class StageClock(_Value, frozen=True, kw_only=True):
     """The last checkpoint at which its parallelism changed while rows were in flight: see `protocol.order`."""
 
 
+class OutputName(_Value, frozen=True, array_like=True):
+    """An output: of a source, of an operator, or a side output of an operator."""
+
+    producer: str
+    side: str = ""
+
+
+class InputName(_Value, frozen=True, array_like=True):
+    """An input of an operator, by its number; or a sink, which has one input."""
+
+    consumer: str
+    port: Count = 0
+
+
+class Rerouted(_Value, frozen=True, kw_only=True):
+    """Rows that an earlier pipeline left in flight, which go once more through this one, as output of `output`."""
+
+    output: OutputName
+    to: tuple[InputName, ...]
+    """Who gets them; others behind the same output had them, or begin after them."""
+
+
 class OperatorShape(_Value, frozen=True, kw_only=True):
     """What of an operator must stay the same for its checkpoint to fit."""
 
@@ -221,6 +243,10 @@ class OperatorShape(_Value, frozen=True, kw_only=True):
     """Columns by table of state."""
     computed: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
     """By output column, what its state means, where types do not tell; older checkpoints do not have it."""
+    inputs: tuple[OutputName, ...] | msgspec.UnsetType = msgspec.UNSET
+    """Whose output comes in, by input; older checkpoints do not have it."""
+    gone: dict[str, tuple[str, ...]] | msgspec.UnsetType = msgspec.UNSET
+    """By table of state, columns that were forgotten and that older files may still have."""
 
 
 class EdgeShape(_Value, frozen=True, kw_only=True):
@@ -231,6 +257,10 @@ class EdgeShape(_Value, frozen=True, kw_only=True):
     keys: tuple[str, ...]
     columns: tuple[tuple[str, str], ...]
     broadcast: bool = False
+    rerouted: Rerouted | msgspec.UnsetType = msgspec.UNSET
+    """Of an edge that only an earlier pipeline had: what becomes of the rows that are left on it."""
+    gone: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+    """Columns that rows in flight may still have, though the pipeline does not have them any more."""
 
 
 class PipelineShape(_Value, frozen=True, kw_only=True):
@@ -240,6 +270,8 @@ class PipelineShape(_Value, frozen=True, kw_only=True):
     operators: dict[str, OperatorShape]
     edges: dict[str, EdgeShape]
     sinks: tuple[str, ...]
+    written: dict[str, tuple[OutputName, ...]] | msgspec.UnsetType = msgspec.UNSET
+    """By sink, which outputs go there; older checkpoints do not have it."""
 
 
 class Manifest(_Value, frozen=True, kw_only=True):

@@ -75,6 +75,12 @@ class StagePlan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     broadcast_inputs: tuple[str, ...] = ()
     broadcast_rows_max: int | None = None
     """Every subtask takes the same broadcast rows, so their number is planned and not cut by time; None: all."""
+    leftovers: tuple[str, ...] = ()
+    """Edges of an earlier pipeline whose rows this stage emits once more."""
+    rerouting: bool = False
+    """Whether some of them have rows: then the stage does nothing else in this epoch."""
+    relays: bool = False
+    """Whether that is all the stage is for: the time of what it sends to is not its own."""
 
     @cached_property
     def live(self) -> bool:

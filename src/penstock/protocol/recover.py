@@ -1,132 +1,19 @@
-"""Starting from a checkpoint: does it fit the pipeline, where does the source stand, what is dropped."""
+"""Starting from a checkpoint: the empty one, where the source stands, what the user drops."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
-
-import msgspec
 
 from penstock.protocol.ids import NO_CHECKPOINT, NO_GENERATION, BatchId
 from penstock.protocol.manifest import (
     FORMAT_VERSION,
     EdgeState,
     Manifest,
-    OperatorShape,
     PipelineShape,
     SinkState,
     SourcePosition,
 )
-
-Verdict = Literal["same", "extended", "new", "missing", "incompatible"]
-Columns = tuple[tuple[str, str], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """Whether one part of a pipeline fits its checkpoint."""
-
-    what: str
-    verdict: Verdict
-    detail: str = ""
-
-    @property
-    def fits(self) -> bool:
-        return self.verdict in {"same", "extended"}
-
-
-def compare_shapes(
-    stored: PipelineShape, current: PipelineShape, growing: Mapping[str, frozenset[str]]
-) -> tuple[Comparison, ...]:
-    """Part by part: sources, operators, edges and sinks of the checkpoint against those of the pipeline.
-
-    `growing` names, by operator, the tables of state that may have more columns than the checkpoint's.
-    """
-    rows: list[Comparison] = []
-    rows += _compare("source", stored.sources, current.sources)
-    told = {name: _as_told(shape, stored.operators.get(name)) for name, shape in current.operators.items()}
-    for row in _compare("operator", stored.operators, told):
-        name = row.what.partition(" ")[2]
-        more = None
-        if row.verdict == "incompatible":
-            more = _growth(stored.operators[name], told[name], growing.get(name, frozenset()))
-        rows.append(row if more is None else Comparison(row.what, "extended", f"new in its state: {more}"))
-    rows += _compare("edge", stored.edges, current.edges)
-    rows += _compare("sink", dict.fromkeys(stored.sinks, ""), dict.fromkeys(current.sinks, ""))
-    return tuple(rows)
-
-
-def _as_told(current: OperatorShape, stored: OperatorShape | None) -> OperatorShape:
-    """The operator as far as the checkpoint can tell: older ones do not say what is computed."""
-    unknown = stored is not None and stored.computed is msgspec.UNSET
-    return msgspec.structs.replace(current, computed=msgspec.UNSET) if unknown else current
-
-
-def _compare(kind: str, stored: Mapping[str, object], current: Mapping[str, object]) -> list[Comparison]:
-    rows = []
-    for name in dict.fromkeys((*stored, *current)):
-        what = f"{kind} {name}"
-        if name not in current:
-            rows.append(Comparison(what, "missing", "in the checkpoint, not in the pipeline"))
-        elif name not in stored:
-            rows.append(Comparison(what, "new", "in the pipeline, not in the checkpoint"))
-        elif stored[name] != current[name]:
-            rows.append(Comparison(what, "incompatible", _difference(stored[name], current[name])))
-        else:
-            rows.append(Comparison(what, "same"))
-    return rows
-
-
-def _growth(stored: OperatorShape, current: OperatorShape, growing: frozenset[str]) -> str | None:
-    """What an operator's state has more than in the checkpoint; None if something else is different."""
-    if msgspec.structs.replace(stored, state=current.state) != current:
-        return None
-    more: list[str] = []
-    for table in dict.fromkeys((*stored.state, *current.state)):
-        old, new = stored.state.get(table), current.state.get(table)
-        if old == new:
-            continue
-        if new is None or table not in growing or (added := added_columns(old or (), new)) is None:
-            return None
-        more += [table] if old is None and table else [f"{name} {kind}" for name, kind in added]
-    return ", ".join(more)
-
-
-def added_columns(old: Columns, new: Columns) -> Columns | None:
-    """The columns of `new` that are not in `old`; None unless those of `old` are all there, in the same order.
-
-    >>> added_columns((("a", "int64"),), (("b", "string"), ("a", "int64")))
-    (('b', 'string'),)
-    """
-    left = list(reversed(old))
-    added = []
-    for column in new:
-        if left and left[-1] == column:
-            left.pop()
-        else:
-            added.append(column)
-    return None if left else tuple(added)
-
-
-def _difference(stored: object, current: object) -> str:
-    if isinstance(stored, msgspec.Struct) and isinstance(current, msgspec.Struct):
-        pairs = ((name, getattr(stored, name), getattr(current, name)) for name in stored.__struct_fields__)
-        return "; ".join(f"{name}: {_difference(old, new)}" for name, old, new in pairs if old != new)
-    return f"checkpoint has {_plain(stored)}, pipeline has {_plain(current)}"
-
-
-def _plain(value: object) -> str:
-    """For people.
-
-    >>> _plain({"": (("user", "int64"), ("n", "int64")), "timers": ()})
-    '(user int64, n int64) and timers ()'
-    """
-    if isinstance(value, dict):
-        return " and ".join(f"{name} {_plain(part)}".lstrip() for name, part in value.items()) or "none"
-    if isinstance(value, tuple) and all(isinstance(part, tuple) for part in value):
-        return "(" + ", ".join(" ".join(map(str, part)) for part in value) + ")"
-    return str(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,18 +93,3 @@ def edges_named(shape: PipelineShape, names: Iterable[str]) -> tuple[frozenset[s
         if not found:
             unknown.append(name)
     return frozenset(edges), tuple(unknown)
-
-
-def drop_in_flight(manifest: Manifest, edges: frozenset[str]) -> tuple[Manifest, tuple[Dropped, ...]]:
-    """The checkpoint without what is in flight on some edges. What is dropped is counted, so records still add up."""
-    dropped = tuple(
-        Dropped(name, edge.rows_in_flight, edge.bytes_in_flight)
-        for name, edge in manifest.edges.items()
-        if name in edges and edge.rows_in_flight
-    )
-    emptied = {
-        part.edge: msgspec.structs.replace(edge, dropped=edge.dropped + part.rows, segments=())
-        for part in dropped
-        for edge in (manifest.edges[part.edge],)
-    }
-    return msgspec.structs.replace(manifest, edges={**manifest.edges, **emptied}), dropped

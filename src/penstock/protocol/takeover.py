@@ -63,6 +63,8 @@ class Claim:
     """The checkpoint to go on from."""
     told: Mapping[str, SinkState]
     """What the tables told about the sinks of `parent`."""
+    read: Manifest | None = None
+    """The checkpoint as it lies in the folder, where a changed pipeline makes another `parent` of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,12 +189,19 @@ def decide(claim: Claim, look: Look, mine: Manifest | None, overtaken: int) -> D
             pass
     if overtaken >= OVERTAKEN_MAX:
         return GiveUp(overtaken)
+    outdated = _why_outdated(claim, look)
+    return Publish(_takeover(claim, look)) if outdated is None else LookAgain(outdated)
+
+
+def _why_outdated(claim: Claim, look: Look) -> str | None:
     if isinstance(look.newest, Manifest) and look.newest.identity != claim.parent.identity:
-        return LookAgain("another query began in this folder")
+        return "another query began in this folder"
     if claim.wish.goes_back and look.ids != claim.ids:
         # The tables may hold more by now than the named checkpoint knows of; or it was retired.
-        return LookAgain("another driver published or retired checkpoints")
-    return Publish(_takeover(claim, look))
+        return "another driver published or retired checkpoints"
+    if _went_on(claim, look) and claim.read is not None:
+        return "the running driver went on, with the pipeline as it was before"
+    return None
 
 
 def _confirm(newest: Manifest | NotReadable | None, mine: Manifest) -> Decision:
@@ -222,16 +231,25 @@ def outranks(newest: Manifest, generation: Generation) -> bool:
     return newest.generation > generation
 
 
+def _went_on(claim: Claim, look: Look) -> bool:
+    """Whether the newest checkpoint is not the one that was read.
+
+    With a place, the folder was empty before: a rival has done the same restore, and this driver is the newer one.
+    """
+    return (
+        isinstance(look.newest, Manifest) and not claim.wish.goes_back and look.newest != (claim.read or claim.parent)
+    )
+
+
 def _takeover(claim: Claim, look: Look) -> Manifest:
     parent, sinks = claim.parent, {**claim.parent.sinks, **claim.told}
-    # With a place, the folder was empty before: a rival has done the same restore, and this driver is the newer one.
-    if isinstance(look.newest, Manifest) and not claim.wish.goes_back and look.newest != parent:
+    if _went_on(claim, look) and isinstance(look.newest, Manifest):
         parent, sinks = look.newest, look.newest.sinks
     return takeover_manifest(
         msgspec.structs.replace(parent, sinks=sinks),
         newest=look.ids[-1] if look.ids else parent.checkpoint,
         generation=claim.generation,
-        shape=claim.wish.shape,
+        shape=claim.parent.shape,
         parallelism=first_parallelism(claim.wish.parallelism, parent.parallelism, claim.wish.autoscale),
         library=claim.wish.library,
         created_at=look.at,

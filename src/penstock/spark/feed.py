@@ -203,6 +203,10 @@ class SparkFeed:
         reading.stopping.wait()
         end_interrupted(self._context)
 
+    @property
+    def names_sources(self) -> bool:
+        return False
+
     def remembers(self, batch_id: BatchId, offsets_digest: str | None) -> bool:
         found = self._offsets_digest(batch_id)
         return found is not None and offsets_digest in (None, found)

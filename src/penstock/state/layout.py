@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import CheckpointMismatch
+from penstock.protocol.columns import is_wider
 from penstock.protocol.keygroups import KeyGroupRange, order_bits, order_bound
 from penstock.records import StateSchema
 from penstock.state.keys import Rows
@@ -43,13 +44,13 @@ def places_in(path: str, found: pa.Schema, schema: StateSchema) -> Places:
     with_deleted = _ends_with_deleted(found, schema)
     wanted = file_schema(schema, with_deleted=False)
     there = _plain(found)[: len(found) - with_deleted]
-    own = [ORDER_FIELD, *schema.keys]
-    if schema.may_grow and there[: len(own)] == _plain(own):
-        places = _subsequence(there, _plain(wanted))
-    else:
-        places = list(range(len(wanted))) if there == _plain(wanted) else None
-    if places is not None:
-        return Places(tuple(places[1:]), with_deleted)
+    own = _plain([ORDER_FIELD, *schema.keys])
+    if there == _plain(wanted):
+        return Places(tuple(range(1, len(wanted))), with_deleted)
+    if there[: len(own)] == own:
+        places = _by_name(there[len(own) :], _plain(schema.values), len(own), may_grow=schema.may_grow)
+        if places is not None:
+            return Places((*range(1, len(own)), *places), with_deleted)
     raise CheckpointMismatch(
         f"state file {path} has the columns {_columns(found)}, the operator's state has {_columns(wanted)}",
         cause="the operator's key or state columns changed since the checkpoint was taken",
@@ -70,15 +71,27 @@ def _plain(fields: Iterable[pa.Field]) -> list[tuple[str, pa.DataType]]:
     return [(field.name, field.type) for field in fields]
 
 
-def _subsequence(found: Sequence[object], wanted: Sequence[object]) -> list[int | None] | None:
-    """For each wanted name its position among those found; None unless all found names occur in order."""
+def _by_name(
+    found: Sequence[tuple[str, pa.DataType]],
+    wanted: Sequence[tuple[str, pa.DataType]],
+    first: int,
+    *,
+    may_grow: bool,
+) -> list[int | None] | None:
+    """For each value that is wanted its place in the file; None if one is missing that may not be, or does not fit.
+
+    The pipeline was compared with the checkpoint before: what a file has more was forgotten on purpose.
+    """
+    there = {name: (place, kind) for place, (name, kind) in enumerate(found, first)}
+    if len(there) < len(found):
+        return None
     places: list[int | None] = []
-    used = 0
-    for item in wanted:
-        there = used < len(found) and found[used] == item
-        places.append(used if there else None)
-        used += there
-    return places if used == len(found) else None
+    for name, kind in wanted:
+        place, stored = there.get(name, (None, kind))
+        if (place is None and not may_grow) or (stored != kind and not is_wider(str(stored), str(kind))):
+            return None
+        places.append(place)
+    return places
 
 
 def _columns(schema: pa.Schema) -> str:
@@ -100,13 +113,18 @@ def from_batch(batch: pa.RecordBatch, schema: StateSchema, places: Places) -> So
     """A run as it was written, without copying where the batch is mapped; `places` as `places_in` has them."""
     kinds = [field.type for field in (*schema.keys, *schema.values)]
     columns = [
-        pa.nulls(batch.num_rows, kind) if place is None else batch.column(place)
+        pa.nulls(batch.num_rows, kind) if place is None else _cast(batch.column(place), kind)
         for place, kind in zip(places.columns, kinds, strict=True)
     ]
     deleted = None
     if places.with_deleted:
         deleted = batch.column(batch.num_columns - 1).to_numpy(zero_copy_only=False)
     return SortedRun(batch.column(0).to_numpy(), columns, len(schema.keys), deleted)
+
+
+def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """A value that was stored with a narrower type."""
+    return column if column.type == kind else column.cast(kind)
 
 
 def order_span(groups: KeyGroupRange, max_parallelism: int) -> tuple[np.uint64, np.uint64]:

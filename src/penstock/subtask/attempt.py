@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import PenstockError, not_text
-from penstock.graph.stages import Edge, SinkBinding, Stage, StateTable, ToEdge, ToOperator, ToSink
+from penstock.graph.stages import Edge, Leftover, SinkBinding, Stage, StateTable, Target, ToEdge, ToOperator, ToSink
 from penstock.hashing import hash_columns
 from penstock.inflight.arrivals import ArrivalWriters
 from penstock.inflight.eventtimes import EventTimes
@@ -49,6 +49,7 @@ from penstock.state.keyed import KeyedState
 from penstock.store.base import Store
 from penstock.subtask.barrier import Barrier
 from penstock.subtask.concurrent import ConcurrentSteps
+from penstock.subtask.leftovers import LeftoverInput, step_leftovers
 from penstock.subtask.meter import Effort, Meter
 from penstock.subtask.watchdog import Watched
 
@@ -142,6 +143,7 @@ class _Attempt(Watched):
         self._writers = {binding.name: self._open_writer(binding) for binding in stage.sinks}
         self._written = dict.fromkeys(self._writers, 0)
         self.gate = Gate([self._open_channel(edge, live) for edge in stage.inputs], stage.head.port_ranks)
+        self._leftovers = [LeftoverInput(part, self._open_channel(part.edge, None)) for part in stage.leftovers]
         self._time = Time(mine.groups, self.gate.watermarks(mine.groups), plan.now, plan.max_parallelism)
         self._done_until = NO_WATERMARK
         self._samples: dict[str, str] = {}
@@ -218,7 +220,7 @@ class _Attempt(Watched):
         self._closing.callback(reader.close)
         rows = None
         inputs = live if plan.live else None
-        if inputs is not None or self._stage.head.concurrent:
+        if inputs is not None or (self._stage.head.concurrent and edge in self._stage.inputs):
             spill, gathers = partial(self._open_spill, edge), self._stage.head.gathers
             watermark = self._mine.arrival_watermark
             times = EventTimes(edge.schema, edge.event_time, edge.watermark_by)
@@ -236,6 +238,10 @@ class _Attempt(Watched):
     def step(self, barrier: Barrier, meter: Meter) -> _Stepped:
         """Steps the head operator until its inputs or the time are used up. The first slice is taken however late it
         is: every epoch makes progress."""
+        if self._plan.rerouting:
+            fired = step_leftovers(self._leftovers, self._send_leftover, barrier, self._clock, self._plan.row_cost_s)
+            delay_s = barrier.delay_s if fired else 0.0
+            return _Stepped(barrier.elapsed_s, fired, delay_s, Effort(barrier.elapsed_s))
         if self._stage.head.concurrent:
             return self._step_concurrently(barrier)
         worked = Effort()
@@ -311,19 +317,24 @@ class _Attempt(Watched):
             )
             if isinstance(item, Side) and item.output == DEAD_LETTERS:
                 self._samples.setdefault(node.spec.name, sample_of(item.batch))
-            if batch.num_rows == 0:
-                continue
-            for target in targets:
-                match target:
-                    case ToOperator(downstream):
-                        records = Records(batch, _NO_HASHES)
-                        self._emit(downstream, self.operators[downstream].process(records), arrival)
-                    case ToEdge(edge):
-                        self._exchanges[edge.name].write(self._with_hash(edge, batch), arrival)
-                        self._emitted[edge.name] += batch.num_rows
-                    case ToSink(sink):
-                        self._writers[sink].write(batch)
-                        self._written[sink] += batch.num_rows
+            if batch.num_rows:
+                self._send(batch, targets, arrival)
+
+    def _send_leftover(self, leftover: Leftover, batch: pa.RecordBatch, arrival: CheckpointId | None) -> None:
+        self._send(batch, leftover.targets, arrival)
+
+    def _send(self, batch: pa.RecordBatch, targets: tuple[Target, ...], arrival: CheckpointId | None) -> None:
+        for target in targets:
+            match target:
+                case ToOperator(downstream):
+                    records = Records(batch, _NO_HASHES)
+                    self._emit(downstream, self.operators[downstream].process(records), arrival)
+                case ToEdge(edge):
+                    self._exchanges[edge.name].write(self._with_hash(edge, batch), arrival)
+                    self._emitted[edge.name] += batch.num_rows
+                case ToSink(sink):
+                    self._writers[sink].write(batch)
+                    self._written[sink] += batch.num_rows
 
     def _with_hash(self, edge: Edge, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Rows of an unkeyed edge keep their producer's lane, or are dealt out."""
@@ -344,7 +355,8 @@ class _Attempt(Watched):
         """Live rows behind the barrier become in-flight data; without a barrier nothing is written."""
         if self._live is not None:
             self._live.drain()  # before any channel ends: rows read for the last channel may belong to the first
-        return tuple(channel.spill() for channel in self.gate.channels)
+        leftovers = (part.channel for part in self._leftovers)
+        return tuple(channel.spill() for channel in (*self.gate.channels, *leftovers))
 
     def _open_spill(self, edge: Edge, watermark: int | None) -> RowsWriter:
         if edge.dealt:

@@ -26,7 +26,6 @@ from penstock.protocol.layout import AttemptId, DataFile
 from penstock.protocol.manifest import (
     Committable,
     Manifest,
-    OperatorShape,
     PendingCommit,
     PipelineShape,
     SinkState,
@@ -37,7 +36,6 @@ from penstock.protocol.recover import (
     RefuseBatch,
     SkipBatch,
     TakeBatch,
-    compare_shapes,
     first_manifest,
     judge_batch,
 )
@@ -281,63 +279,6 @@ def test_a_takeover_has_the_content_of_its_base_and_the_next_id() -> None:
     assert taken.shape == SHAPE
     assert (taken.checkpoint, taken.parent, taken.generation, taken.parallelism) == (51, 42, 4, {"s": 2})
     assert taken.edges == base.edges
-
-
-def test_shapes_are_compared_part_by_part() -> None:
-    """E6."""
-    other = PipelineShape(sources={"s": (("a", "string"),), "x": ()}, operators={}, edges={}, sinks=())
-    verdicts = {row.what: row.verdict for row in compare_shapes(SHAPE, other, {})}
-    assert verdicts == {"source s": "incompatible", "source x": "new", "sink t": "missing"}
-    assert all(row.fits for row in compare_shapes(SHAPE, SHAPE, {}))
-
-
-def operator(state: dict[str, tuple[tuple[str, str], ...]], kind: str = "process") -> PipelineShape:
-    shape = OperatorShape(kind=kind, stage="op", output=(), state=state)
-    return PipelineShape(sources={}, operators={"op": shape}, edges={}, sinks=())
-
-
-A, B, C = ("a", "int64"), ("b", "string"), ("c", "double")
-
-
-@pytest.mark.parametrize(
-    ("stored", "current", "detail"),
-    [
-        ({"": (A, B)}, {"": (A, C, B)}, "new in its state: c double"),
-        ({"": (A,)}, {"": (A, B), "timers": (A, C)}, "new in its state: b string, timers"),
-        ({"": (A, B)}, {"": (A,)}, None),
-        ({"": (A, B)}, {"": (B, A)}, None),
-        ({"": (A,)}, {"": (("a", "int32"), B)}, None),
-        ({"": (A,), "timers": (A,)}, {"": (A, B)}, None),
-        ({"": (A,)}, {"": (A,), "fixed": (A,)}, None),
-        ({"fixed": (A,)}, {"fixed": (A, B)}, None),
-    ],
-)
-def test_state_may_grow_where_null_means_nothing_yet(stored: dict, current: dict, detail: str | None) -> None:
-    """D3, E6."""
-    growing = {"op": frozenset({"", "timers"})}
-    (row,) = compare_shapes(operator(stored), operator(current), growing)
-    assert (row.verdict, row.fits) == (("incompatible", False) if detail is None else ("extended", True))
-    assert detail in (None, row.detail)
-    assert not compare_shapes(operator(stored), operator(current, kind="other"), growing)[0].fits
-    assert not compare_shapes(operator(stored), operator(current), {})[0].fits
-
-
-def test_what_is_computed_must_stay_the_same() -> None:
-    """E6: the state of a sum has the columns of a maximum's."""
-
-    def computing(computed: dict[str, str] | msgspec.UnsetType) -> PipelineShape:
-        shape = OperatorShape(kind="aggregate", stage="op", output=(A,), state={"": (A, B)}, computed=computed)
-        return PipelineShape(sources={}, operators={"op": shape}, edges={}, sinks=())
-
-    (row,) = compare_shapes(computing({"a": "sum(x)"}), computing({"a": "max(x)"}), {})
-    assert (row.verdict, row.detail) == (
-        "incompatible",
-        "computed: checkpoint has a sum(x), pipeline has a max(x)",
-    )
-    assert compare_shapes(computing({"a": "sum(x)"}), computing({"a": "sum(x)"}), {})[0].fits
-    assert compare_shapes(computing(msgspec.UNSET), computing({"a": "sum(x)"}), {})[0].fits, (
-        "an older checkpoint cannot tell"
-    )
 
 
 # -- manifests as bytes --------------------------------------------------------------------------------------------

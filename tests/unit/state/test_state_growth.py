@@ -78,7 +78,7 @@ def test_declaring_more_state_keeps_what_is_there(
     run.batches = batches[:3]
     caplog.set_level("INFO", "penstock")
     run.start(counting(CountsMore, table), checkpoint=tmp_path, parallelism=2).await_termination(30)
-    assert "operator counts, new in its state: since int64, named list<item: string>" in caplog.text
+    assert "state counts converted: with since int64, named list<item: string>" in caplog.text
     assert last_rows(table) == {user: {"user": user, "n": 30, "since": 10, "named": 10} for user in range(7)}
     run.batches = batches
     run.start(counting(CountsMore, table), checkpoint=tmp_path, parallelism=1).await_termination(30)
@@ -95,7 +95,7 @@ def test_the_checkpoint_knows_the_new_state_and_refuses_the_old_code(
     query.await_termination(30)
     columns = dict(query.manifest().shape.operators["counts"].state[""])
     assert {"user", "n", "since", "named", "recent"} < set(columns)
-    with pytest.raises(CheckpointMismatch, match=r"operator counts +incompatible"):
+    with pytest.raises(CheckpointMismatch, match=r"state counts +refused .*forget=\['counts.since'\]"):
         run.start(counting(Counts, table), checkpoint=tmp_path)
 
 
@@ -109,20 +109,82 @@ def test_code_may_begin_to_use_timers(tmp_path: Path, clock: FakeClock, table: s
     assert {(row["n"], row["since"]) for row in last_rows(table).values()} == {(20, 20)}
 
 
-def test_aggregates_do_not_grow(tmp_path: Path, clock: FakeClock, table: str) -> None:
-    """E6: a sum that begins in the middle would be wrong without a sign of it."""
+AGGREGATES = {
+    "total": (pen.sum("number"), sum),
+    "rows": (pen.count(), len),
+    "lowest": (pen.min("number"), min),
+    "mean": (pen.mean("number"), lambda seen: sum(seen) / len(seen)),
+    "newest": (pen.last("number", ignore_nulls=True), lambda seen: seen[-1]),
+    "oldest": (pen.first("number", ignore_nulls=True), lambda seen: seen[0]),
+    "some": (pen.collect_list("number", 3), lambda seen: seen[:3]),
+    "different": (pen.count_distinct("number"), lambda seen: len(set(seen))),
+    "about": (pen.approx_count_distinct("number"), lambda seen: len(set(seen))),
+    "spread": (pen.var_pop("number"), lambda seen: sum((n - sum(seen) / len(seen)) ** 2 for n in seen) / len(seen)),
+}
 
-    def counts(batch: pa.RecordBatch) -> pa.RecordBatch:
-        return batch.select(["user", "n"])
 
+@pytest.mark.parametrize("added", AGGREGATES)
+def test_an_added_aggregate_begins_with_the_rows_that_come_from_now_on(
+    tmp_path: Path, clock: FakeClock, table: str, added: str
+) -> None:
+    """F1: those that were there go on, over two more starts."""
+    function, oracle = AGGREGATES[added]
+
+    def sums(**aggregates: Any) -> Output:
+        picked = pa.schema([("user", pa.int64()), ("n", pa.int64())])
+        aggregated = stream_of(SCHEMA).key_by("user").aggregate(**aggregates, name="sums")
+        if added in aggregates:
+            return aggregated.write(Memory(table + "more"), name="more")
+        return aggregated.map_batches(lambda batch: batch.select(picked.names), picked, name="pick").write(
+            Memory(table), name="out"
+        )
+
+    run = InlineRun(batches_of(70, 3), clock)
+    batches, run.batches = run.batches, run.batches[:1]
+    run.start(sums(n=pen.count()), checkpoint=tmp_path).await_termination(30)
+    for upto in (2, 3):
+        run.batches = batches[:upto]
+        run.start(sums(n=pen.count(), **{added: function}), checkpoint=tmp_path).await_termination(30)
+        since = [n for batch in batches[1:upto] for n in batch["source"]["number"].to_pylist()]
+        for user, row in last_rows(table + "more").items():
+            assert row["n"] == 10 * upto
+            assert row[added] == pytest.approx(oracle([n for n in since if n % 7 == user]))
+
+
+def test_a_first_value_that_may_be_null_cannot_begin_later(tmp_path: Path, clock: FakeClock, table: str) -> None:
+    """F3: nobody could tell a null that came first from nothing."""
     run = InlineRun(batches_of(70, 1), clock)
     keyed = stream_of(SCHEMA).key_by("user")
-    one = keyed.aggregate(n=pen.count(), name="sums").map_batches(counts, name="counts").write(Memory(table))
-    run.start(one, checkpoint=tmp_path).await_termination(30)
-    both = keyed.aggregate(n=pen.count(), total=pen.sum("number"), name="sums")
-    both = both.map_batches(counts, name="counts").write(Memory(table))
-    with pytest.raises(CheckpointMismatch, match=r"operator sums +incompatible"):
-        run.start(both, checkpoint=tmp_path)
+    run.start(keyed.aggregate(n=pen.count(), name="sums").write(Memory(table)), checkpoint=tmp_path).await_termination(
+        30
+    )
+    more = keyed.aggregate(n=pen.count(), f=pen.first("number"), name="sums").write(Memory(table))
+    with pytest.raises(CheckpointMismatch, match=r"state sums +refused .*f int64 cannot begin in the middle"):
+        run.start(more, checkpoint=tmp_path)
+
+
+def test_fewer_fields_are_named_and_wider_types_are_cast(tmp_path: Path, clock: FakeClock, table: str) -> None:
+    """F1, F3."""
+
+    def process(self: Any, key: Any, rows: Any, state: Any, out: Any) -> None:
+        state.n = (state.n or 0) + len(rows)
+        if hasattr(type(self), "extra"):
+            state.extra = 1
+        out.emit(user=key["user"], n=state.n, since=None, named=None)
+
+    def code(kind: pa.DataType, *, extra: bool) -> type[pen.KeyedProcess]:
+        fields = {"n": pen.value_state(kind), **({"extra": pen.value_state(pa.int64())} if extra else {})}
+        return type("Code", (pen.KeyedProcess,), {"output": SEEN, "process": process, **fields})
+
+    run = InlineRun(batches_of(70, 2), clock)
+    batches, run.batches = run.batches, run.batches[:1]
+    run.start(counting(code(pa.int32(), extra=True), table), checkpoint=tmp_path).await_termination(30)
+    run.batches = batches
+    fewer = counting(code(pa.int64(), extra=False), table)
+    with pytest.raises(CheckpointMismatch, match=r"does not have extra any more; forget=\['counts.extra'\]"):
+        run.start(fewer, checkpoint=tmp_path)
+    run.start(fewer, checkpoint=tmp_path, forget=["counts.extra"], parallelism=3).await_termination(30)
+    assert {row["n"] for row in last_rows(table).values()} == {20}
 
 
 def test_a_value_that_gets_a_time_to_live_lives_until_it_is_written_again() -> None:

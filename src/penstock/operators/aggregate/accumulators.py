@@ -38,13 +38,28 @@ class Accumulator(Protocol):
 
     @property
     def result_type(self) -> pa.DataType: ...
+    @property
+    def null_is_nothing(self) -> bool:
+        """Whether a state of nulls is that of no rows: then the aggregate may begin with keys that are there."""
+        ...
+
     def partial(self, batch: pa.RecordBatch, groups: Groups) -> list[pa.Array]: ...
     def combine(self, states: States, groups: Groups) -> list[pa.Array]: ...
     def result(self, states: States) -> pa.Array: ...
 
 
+class NullIsNothing:
+    """An aggregate whose state of no rows may be null."""
+
+    __slots__ = ()
+
+    @property
+    def null_is_nothing(self) -> bool:
+        return True
+
+
 @dataclass(frozen=True, slots=True)
-class CountRows:
+class CountRows(NullIsNothing):
     """Rows, or values that are not null where a column is given."""
 
     column: str | None
@@ -70,7 +85,7 @@ class CountRows:
 
 
 @dataclass(frozen=True, slots=True)
-class SumValues:
+class SumValues(NullIsNothing):
     """Sum as bigint, double or a decimal with ten digits more."""
 
     column: str
@@ -91,7 +106,7 @@ class SumValues:
 
 
 @dataclass(frozen=True, slots=True)
-class ExtremeValue:
+class ExtremeValue(NullIsNothing):
     """Smallest or largest value."""
 
     column: str
@@ -122,6 +137,10 @@ class EdgeValue:
     ignore_nulls: bool
 
     @property
+    def null_is_nothing(self) -> bool:
+        return self.ignore_nulls
+
+    @property
     def state_types(self) -> dict[str, pa.DataType]:
         return {"": self.result_type}
 
@@ -137,7 +156,7 @@ class EdgeValue:
 
 
 @dataclass(frozen=True, slots=True)
-class MeanValue:
+class MeanValue(NullIsNothing):
     """Mean as double; of decimals a decimal with four digits more behind the point, rounded half up."""
 
     column: str

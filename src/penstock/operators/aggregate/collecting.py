@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.hashing import hash_columns
-from penstock.operators.aggregate.accumulators import States
+from penstock.operators.aggregate.accumulators import NullIsNothing, States
 from penstock.operators.grouping import Groups
 from penstock.state.keys import Rows, normalise
 
@@ -21,7 +21,7 @@ _HASHES = float(1 << 64)
 
 
 @dataclass(frozen=True, slots=True)
-class CollectValues:
+class CollectValues(NullIsNothing):
     """The first `limit` values that are not null, in the order of arrival; of a set the first different ones."""
 
     column: str
@@ -62,7 +62,7 @@ class CollectValues:
 
 
 @dataclass(frozen=True, slots=True)
-class CountDistinct:
+class CountDistinct(NullIsNothing):
     """How many different values there are, exactly: the state holds all of them."""
 
     values: CollectValues
@@ -86,7 +86,7 @@ class CountDistinct:
 
 
 @dataclass(frozen=True, slots=True)
-class ApproximateDistinct:
+class ApproximateDistinct(NullIsNothing):
     """How many different values there are, from the `size` smallest of their hashes.
 
     Exact below `size`; above it the k-th smallest of n even numbers between 0 and 1 lies near k / n, with a relative

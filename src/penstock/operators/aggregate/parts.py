@@ -85,6 +85,16 @@ def state_fields(operator: str, accumulators: Mapping[str, Accumulator]) -> list
     return fields
 
 
+def not_later(accumulators: Mapping[str, Accumulator]) -> frozenset[str]:
+    """The state columns of aggregates that cannot begin with keys that are there: their null may be a value."""
+    return frozenset(
+        name + suffix
+        for name, accumulator in accumulators.items()
+        if not accumulator.null_is_nothing
+        for suffix in accumulator.state_types
+    )
+
+
 class Reducer:
     """The aggregates of one operator, computed for all keys of a slice or part at once.
 
@@ -133,9 +143,30 @@ class Reducer:
         if not len(known):
             return part
         columns = iter(values.filter(pa.array(found)) if len(known) < part.rows else values)
-        together = [_concat([[next(columns) for _ in states], states]) for states in part.states]
+        stored = [[next(columns) for _ in states] for states in part.states]
+        if any(self._begun_later(number, states) for number, states in enumerate(stored)):
+            return self._behind_each(stored, known, part)
+        together = [_concat([before, states]) for before, states in zip(stored, part.states, strict=True)]
         groups = Numbered(np.concatenate([known, np.arange(part.rows)]), part.rows)
         return self.combine_groups(part.hashes, part.keys, together, groups)
+
+    def _behind_each(self, stored: Sequence[States], known: npt.NDArray[np.int64], part: Part) -> Part:
+        """The same where an aggregate was added later, and has no state for some of the keys that are there."""
+
+        def behind(number: int, accumulator: Accumulator) -> list[pa.Array]:
+            before, states = stored[number], part.states[number]
+            there = np.arange(len(known))
+            if self._begun_later(number, before):
+                there = np.flatnonzero(~_missing(before))
+            before = [column.take(pa.array(there)) for column in before]
+            groups = Numbered(np.concatenate([known[there], np.arange(part.rows)]), part.rows)
+            return accumulator.combine(_concat([before, states]), groups)
+
+        return Part(part.hashes, part.keys, self._each(part.keys, behind))
+
+    def _begun_later(self, number: int, states: States) -> bool:
+        """Whether an aggregate has no state at all for some of the keys that are there."""
+        return self._accumulators[number].null_is_nothing and all(column.null_count for column in states)
 
     def combine_groups(
         self, hashes: npt.NDArray[np.int64], keys: pa.RecordBatch, states: Sequence[States], groups: Groups
@@ -205,6 +236,13 @@ class Pending:
         part = self._reducer.combine(self._parts)
         self._parts, self._rows, self._combine_at_rows = [], 0, _COMBINE_ROWS_MIN
         return part
+
+
+def _missing(states: States) -> Flags:
+    missing = np.ones(len(states[0]), np.bool_)
+    for column in states:
+        missing &= column.is_null().to_numpy(zero_copy_only=False)
+    return missing
 
 
 def concat_parts(parts: Sequence[Part]) -> Part:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from penstock.operators.aggregate.accumulators import States
+from penstock.operators.aggregate.accumulators import NullIsNothing, States
 from penstock.operators.aggregate.reduce import as_doubles
 from penstock.operators.grouping import Groups
 
@@ -25,7 +25,7 @@ SKETCH_SIZE = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Quantiles:
+class Quantiles(NullIsNothing):
     """The values at given shares, as a list."""
 
     column: str

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from penstock.operators.aggregate.accumulators import Accumulator
 from penstock.operators.aggregate.base import Aggregate
-from penstock.operators.aggregate.parts import bind_all, state_fields
+from penstock.operators.aggregate.parts import bind_all, not_later, state_fields
 from penstock.operators.aggregate.running_operator import RunningAggregateOperator
 from penstock.operators.base import KeyedSpec, Operator, OperatorContext
 from penstock.operators.columns import key_schema, refuse_doubles
@@ -48,7 +48,8 @@ class RunningAggregate(KeyedSpec):
     @cached_property
     def state_schema(self) -> StateSchema:
         keys = key_schema(self.name, self.input_schema, self.keys)
-        return StateSchema(keys, pa.schema(state_fields(self.name, self.accumulators)))
+        values = pa.schema(state_fields(self.name, self.accumulators))
+        return StateSchema(keys, values, may_grow=True, from_start=not_later(self.accumulators))
 
     @property
     def state_tables(self) -> Mapping[str, StateSchema]:

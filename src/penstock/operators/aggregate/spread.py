@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from penstock.operators.aggregate.accumulators import States
+from penstock.operators.aggregate.accumulators import NullIsNothing, States
 from penstock.operators.aggregate.reduce import as_doubles
 from penstock.operators.grouping import Groups
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class Spread(NullIsNothing):
     """Kept as count, mean and sum of squared distances from the mean, which can be combined without cancellation.
 
     Of a sample: divided by one less than the count, and null for a single value.

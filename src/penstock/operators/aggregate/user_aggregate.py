@@ -71,6 +71,11 @@ class UserAccumulator:
     aggregate: UserAggregate
 
     @property
+    def null_is_nothing(self) -> bool:
+        """The user's code says what null means."""
+        return False
+
+    @property
     def state_types(self) -> dict[str, pa.DataType]:
         return {f"__{name}": kind for name, kind in self.aggregate.state.items()}
 

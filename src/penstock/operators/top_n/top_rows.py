@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import PipelineError
-from penstock.operators.aggregate.accumulators import Accumulator, States
+from penstock.operators.aggregate.accumulators import Accumulator, NullIsNothing, States
 from penstock.operators.aggregate.base import Aggregate
 from penstock.operators.aggregate.collecting import lists_of, owners_of
 from penstock.operators.aggregate.reduce import has_order, ordered_image
@@ -38,7 +38,7 @@ class TopRows(Aggregate):
 
 
 @dataclass(frozen=True, slots=True)
-class TopAccumulator:
+class TopAccumulator(NullIsNothing):
     """Keeps lists sorted, so that merging two of them needs no new look at rows."""
 
     top: TopRows

@@ -127,6 +127,10 @@ class SimFeed:
     def state(self) -> SourceState | None:
         return SourceState(None)
 
+    @property
+    def names_sources(self) -> bool:
+        return True
+
     def remembers(self, batch_id: BatchId, offsets_digest: str | None) -> bool:
         return str(self._world.source.offsets.get(batch_id)) == offsets_digest
 

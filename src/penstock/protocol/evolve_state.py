@@ -1,0 +1,230 @@
+"""What becomes of an operator and of its state in a changed pipeline. State follows the name of its operator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import msgspec
+
+from penstock.protocol.columns import Columns, column_change
+from penstock.protocol.fates import Carried, Converted, Fate, Forgotten, Line, New, Refused, Renamed
+from penstock.protocol.manifest import OperatorShape, StateFile
+
+OWN_PREFIX = "__"
+"""State columns of Penstock's own, such as the moments at which values expire: nobody misses them."""
+PART_OF = "__"
+"""Between an aggregate's name and the name of a part of its state, as in ``price__sum``."""
+
+
+@dataclass(frozen=True, slots=True)
+class StateRules:
+    """How a table of state may differ from that of a checkpoint."""
+
+    keys: int = 0
+    """The number of its key columns, which come first."""
+    may_grow: bool = False
+    from_start: frozenset[str] = frozenset()
+    """Value columns that cannot begin later."""
+
+
+@dataclass(frozen=True, slots=True)
+class StateChange:
+    """The decision on one operator: lines for people, and for each table that is carried its name in the checkpoint."""
+
+    lines: tuple[Line, ...]
+    tables: Mapping[str, str] = field(default_factory=dict)
+    gone: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """By table part, columns that files of this or an older pipeline may have and that must not come back."""
+    carried: bool = True
+    """Whether timers go on; not those of an operator that begins anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """An operator in the checkpoint and in the pipeline."""
+
+    old_name: str
+    name: str
+    old: OperatorShape
+    new: OperatorShape
+    old_keys: tuple[tuple[str, ...], ...]
+    """Of the inputs that have keys."""
+    new_keys: tuple[tuple[str, ...], ...]
+    files: Mapping[str, tuple[StateFile, ...]]
+    """By table of the checkpoint."""
+    rules: Mapping[str, StateRules]
+    """By table of the pipeline."""
+    forget: frozenset[str]
+    reset: bool = False
+    migrated: bool = False
+
+    def old_table(self, part: str) -> str:
+        return table_name(self.old_name, part)
+
+    def rows_of(self, part: str) -> int:
+        return sum(file.rows for file in self.files.get(self.old_table(part), ()))
+
+    def bytes_of(self, part: str) -> int:
+        return sum(file.bytes for file in self.files.get(self.old_table(part), ()))
+
+    @property
+    def rows(self) -> int:
+        return sum(self.rows_of(part) for part in self.old.state)
+
+
+def table_name(operator: str, part: str) -> str:
+    return f"{operator}/{part}" if part else operator
+
+
+def keep(kept: Kept) -> StateChange:
+    """An operator that goes on."""
+    named: Fate = Carried() if kept.old_name == kept.name else Renamed(kept.old_name)
+    operator = Line("operator", kept.name, named)
+    if kept.reset:
+        lines = [_line(kept, part, Forgotten("reset: begins empty")) for part in kept.old.state]
+        return StateChange((operator, *lines), carried=False)
+    if not kept.rows:
+        lines = [Line("state", table_name(kept.name, part), New()) for part in kept.new.state]
+        return StateChange((operator, *lines), carried=kept.old.kind == kept.new.kind)
+    why = _why_not(kept)
+    if why is not None:
+        return StateChange((replace(operator, fate=Refused(why, _other_meaning(kept))),), carried=False)
+    return _tables(kept, operator)
+
+
+def _why_not(kept: Kept) -> str | None:
+    """Why state that is there cannot be that of the operator, whatever its columns are."""
+    old, new = kept.old, kept.new
+    if old.kind != new.kind:
+        return f"its state is that of {old.kind}, the operator is {new.kind}"
+    if kept.old_keys != kept.new_keys:
+        return f"its state is by {_keys(kept.old_keys)}, the operator's key is {_keys(kept.new_keys)}"
+    if not isinstance(old.computed, msgspec.UnsetType) and not isinstance(new.computed, msgspec.UnsetType):
+        for name, meaning in new.computed.items():
+            before = old.computed.get(name, meaning)
+            if before != meaning:
+                return f"computed: checkpoint has {name} {before}, pipeline has {name} {meaning}"
+    return None
+
+
+def _keys(keys: Sequence[tuple[str, ...]]) -> str:
+    return " and ".join(f"({', '.join(part)})" for part in keys) or "no key"
+
+
+def _other_meaning(kept: Kept) -> str:
+    return f"reset=[{kept.name!r}] begins with empty state; or give the operator another name"
+
+
+def _tables(kept: Kept, operator: Line) -> StateChange:
+    lines, tables, gone = [operator], {}, {}
+    for part in dict.fromkeys((*kept.old.state, *kept.new.state)):
+        line, left_out = _table(kept, part)
+        lines.append(line)
+        if left_out:
+            gone[part] = left_out
+        if not isinstance(line.fate, New | Forgotten | Refused):
+            tables[table_name(kept.name, part)] = kept.old_table(part)
+    return StateChange(tuple(lines), tables, gone)
+
+
+def _table(kept: Kept, part: str) -> tuple[Line, tuple[str, ...]]:
+    """The line of one table, and the columns that its files have and the pipeline does not."""
+    old, new = kept.old.state.get(part), kept.new.state.get(part)
+    if new is None:
+        return _line(kept, part, _gone_table(kept, part)), ()
+    rules = kept.rules.get(table_name(kept.name, part), StateRules())
+    if old is None:
+        if rules.may_grow:
+            return Line("state", table_name(kept.name, part), New()), ()
+        refused = Refused(f"its state has no table {part!r}", _other_meaning(kept))
+        return Line("state", table_name(kept.name, part), refused), ()
+    return _columns(kept, part, old, new, rules)
+
+
+def _gone_table(kept: Kept, part: str) -> Fate:
+    # All tables of timers go by one name.
+    name = f"{kept.name}.{part.rpartition('_')[2] or part}"
+    if not kept.rows_of(part) or {name, f"{kept.name}.{part}"} & kept.forget:
+        return Forgotten("the operator does not have it any more")
+    return Refused("the operator does not have this state any more", f"forget=[{name!r}] gives it up")
+
+
+def _columns(kept: Kept, part: str, old: Columns, new: Columns, rules: StateRules) -> tuple[Line, tuple[str, ...]]:
+    earlier = _gone(kept.old, part)
+    if old == new:
+        return _line(kept, part, _same(kept)), earlier
+    keys = rules.keys
+    if old[:keys] != new[:keys]:
+        why = f"its keys are {_shown(old[:keys])}, the operator's are {_shown(new[:keys])}"
+        return _line(kept, part, Refused(why, _other_meaning(kept))), earlier
+    change = column_change(old[keys:], new[keys:])
+    refused = next(_refusals(kept, change.added, change.removed, change.changed, rules, earlier), None)
+    left_out = tuple(dict.fromkeys((*earlier, *(name for name, _ in change.removed))))
+    fate = refused or Converted(str(change) or "columns in another order")
+    return _line(kept, part, fate), left_out
+
+
+def _refusals(
+    kept: Kept,
+    added: Columns,
+    removed: Columns,
+    changed: Sequence[tuple[str, str, str]],
+    rules: StateRules,
+    gone: Sequence[str],
+) -> Iterator[Refused]:
+    for name, before, after in changed:
+        yield Refused(f"{name} is {before} in its state, the operator has {name} {after}", _other_meaning(kept))
+    for name, kind in added:
+        if name in gone:
+            why = f"{name} was forgotten earlier, and files may still have its values"
+            yield Refused(why, f"give it another name; or {_other_meaning(kept)}")
+        elif not rules.may_grow or name in rules.from_start:
+            yield Refused(f"{name} {kind} cannot begin in the middle", _other_meaning(kept))
+    for name, _ in removed:
+        covered = {f"{kept.name}.{name}", f"{kept.name}.{name.rpartition(PART_OF)[0]}"}
+        if not name.startswith(OWN_PREFIX) and not covered & kept.forget:
+            shown = name.rpartition(PART_OF)[0] or name
+            yield Refused(f"the operator does not have {shown} any more", f"forget=['{kept.name}.{shown}'] gives it up")
+
+
+def _gone(operator: OperatorShape, part: str) -> tuple[str, ...]:
+    return () if isinstance(operator.gone, msgspec.UnsetType) else operator.gone.get(part, ())
+
+
+def _same(kept: Kept) -> Fate:
+    return Carried() if kept.old_name == kept.name else Renamed(kept.old_name)
+
+
+def _line(kept: Kept, part: str, fate: Fate) -> Line:
+    return Line("state", table_name(kept.name, part), fate, kept.rows_of(part), kept.bytes_of(part))
+
+
+def _shown(columns: Columns) -> str:
+    return "(" + ", ".join(f"{name} {kind}" for name, kind in columns) + ")"
+
+
+def drop(
+    name: str, old: OperatorShape, files: Mapping[str, tuple[StateFile, ...]], forget: frozenset[str]
+) -> StateChange:
+    """An operator that the pipeline does not have any more."""
+    parts = [(part, files.get(table_name(name, part), ())) for part in old.state]
+    rows = sum(file.rows for _, found in parts for file in found)
+    if rows and name not in forget:
+        option = f"forget=[{name!r}] gives it up; renamed={{{name!r}: 'new name'}} keeps it"
+        size = sum(file.bytes for _, found in parts for file in found)
+        return StateChange(
+            (Line("operator", name, Refused("its state has no place in the pipeline", option), rows, size),)
+        )
+    states = [
+        Line(
+            "state",
+            table_name(name, part),
+            Forgotten(),
+            sum(file.rows for file in found),
+            sum(file.bytes for file in found),
+        )
+        for part, found in parts
+        if found
+    ]
+    return StateChange((Line("operator", name, Forgotten("not in the pipeline any more")), *states), carried=False)
