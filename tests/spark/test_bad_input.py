@@ -137,7 +137,7 @@ def test_the_checkpoint_of_another_pipeline_is_refused_before_a_table_is_made(
     """E6."""
     finish(output(spark, tmp_path), checkpoint=tmp_path / "checkpoint", parallelism=2)
     counted = pen.read(stream(spark, tmp_path / "in")).key_by("user").aggregate(n=pen.count(), name="counts")
-    with pytest.raises(TableMismatch, match=r"(?s)another one.*give the sink another name"):
+    with pytest.raises(TableMismatch, match="give the sink another name"):
         finish(counted.write(paimon(tmp_path, "shop.counts")), checkpoint=tmp_path / "checkpoint")
     assert not (tmp_path / "lake" / "shop.db" / "counts").exists()
     assert len(rows_in(tmp_path)) == 200

@@ -127,7 +127,8 @@ class Checks:
             return
         known = process.paced >= PACE_KNOWN_AFTER
         # A stage's pace is learnt from rows that it worked on.
-        process.paced += all(edge.consumed > previous.edges[name].consumed for name, edge in manifest.edges.items())
+        consumed = {name: edge.consumed for name, edge in previous.edges.items()}
+        process.paced += all(edge.consumed > consumed.get(name, 0) for name, edge in manifest.edges.items())
         if not (known and process.healthy and world.barrier) or world.shape.waits:
             return
         since = before if previous.rows_in_flight else process.epoch_began

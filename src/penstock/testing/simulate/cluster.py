@@ -74,7 +74,7 @@ class SimCluster:
     def run(self, job: StageJob) -> list[SubtaskReport]:
         world = self._world
         subtasks = [subtask.subtask for subtask in job.plan.launched()]
-        world.checks.job_planned(self._process, job.plan, world.stage_number(job.stage))
+        world.checks.job_planned(self._process, job.plan, world.stage_number(self._process, job.stage))
         fault = world.outside_call(self._process, f"job {job.stage.name} for {job.plan.checkpoint}: {subtasks}")
         if fault is Fault.FAIL_BEFORE:
             raise JobFailed("simulated: not started")
@@ -97,7 +97,7 @@ class SimCluster:
         reports = list(running.reports.values())
         world.rng.shuffle(reports)
         winners = [self._attempts[int(report.attempt)].name for report in reports]
-        world.checks.accepted(self._process, job.plan.checkpoint, world.stage_number(job.stage), winners)
+        world.checks.accepted(self._process, job.plan.checkpoint, world.stage_number(self._process, job.stage), winners)
         return reports
 
     def cancel(self) -> None:

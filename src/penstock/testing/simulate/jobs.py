@@ -29,6 +29,7 @@ from penstock.operators.window.windows import session_window, tumbling_window
 from penstock.protocol.keygroups import groups_of
 from penstock.testing.simulate.arrivals import DISORDER_S
 from penstock.testing.simulate.branches import Branch, draw_branches
+from penstock.testing.simulate.changes import Variant
 from penstock.testing.simulate.probe import WatermarkProbe, with_rules
 from penstock.testing.simulate.table import SimSink
 
@@ -133,7 +134,7 @@ class Shape:
         return pa.schema(columns)
 
 
-def pipeline_of(shape: Shape, world: World) -> Pipeline:
+def pipeline_of(shape: Shape, world: World, variant: Variant | None = None) -> Pipeline:
     """The pipeline, writing to the world's tables and spending its virtual time."""
     streams = [
         Stream(
@@ -141,7 +142,7 @@ def pipeline_of(shape: Shape, world: World) -> Pipeline:
         )
         for number in range(shape.sources)
     ]
-    outputs = _trunk(shape, world, list(streams)) if shape.trunk else []
+    outputs = _trunk(shape, world, list(streams), variant or Variant()) if shape.trunk else []
     for branch in shape.branches:
         outputs += branch.outputs(world, list(streams))
     letters = [branch.letters for branch in shape.branches if branch.letters is not None]
@@ -153,7 +154,7 @@ def pipeline_of(shape: Shape, world: World) -> Pipeline:
     return pipeline
 
 
-def _trunk(shape: Shape, world: World, streams: list[Stream]) -> list[Output]:
+def _trunk(shape: Shape, world: World, streams: list[Stream], variant: Variant) -> list[Output]:
     """Everything through keyed operators that number it."""
     schema = shape.schema
 
@@ -175,7 +176,13 @@ def _trunk(shape: Shape, world: World, streams: list[Stream]) -> list[Output]:
         probe = WatermarkProbe("probe", schema, ("key",), world)
         stream = Stream(OperatorNode(probe, True, (Input(stream.node, ("key",)),)))
     numbering, row_cost_s = partial(_numbering, world, schema), shape.row_cost * world.epoch_s
-    stream = stream.key_by("key").process(numbering("key", "n1", row_cost_s), name="first")
+    if variant.front:
+        stream = stream.map_batches(_same, name="front")
+    if variant.fused:
+        stream = stream.map_batches(_same, name="fused")
+    stream = stream.key_by("key").process(numbering("key", "n1", row_cost_s), name=variant.first)
+    if variant.behind:
+        stream = stream.map_batches(_same, name="behind")
     if shape.map_between:
         stream = stream.map_batches(costly, name="between")
     if shape.two_keyed:
@@ -185,6 +192,10 @@ def _trunk(shape: Shape, world: World, streams: list[Stream]) -> list[Output]:
         stream = stream.key_by("key").connect(rules, process=with_rules(world, schema), name="rules")
     outputs.append(stream.write(SimSink(world.tables["records"]), name="records"))
     return [*outputs, *_behind(shape, world, stream)]
+
+
+def _same(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch
 
 
 def _behind(shape: Shape, world: World, stream: Stream) -> Iterator[Output]:

@@ -36,6 +36,7 @@ class Outcome:
     virtual_s: float
     real_s: float
     failure: Failure | None
+    changes: bool = False
 
     def text(self) -> str:
         """What people need: the seed, what happened last, and how to see it again."""
@@ -44,7 +45,7 @@ class Outcome:
         events = "\n".join(self.failure.last_events)
         return (
             f"{events}\nseed {self.seed}: FAILED {self.failure.message}\n"
-            f"replay: python -m penstock.testing.simulate --seed {self.seed} --trace"
+            f"replay: python -m penstock.testing.simulate --seed {self.seed} --trace{' --changes' if self.changes else ''}"
         )
 
 
@@ -77,10 +78,15 @@ def _prepare(processors: SimpleQueue[int]) -> None:
     gc.set_threshold(100_000)
 
 
-def simulate(seed: int, show: Callable[[str], None] | None = None) -> Outcome:
+def simulate_changes(seed: int, show: Callable[[str], None] | None = None) -> Outcome:
+    """The same, with programs that change between starts."""
+    return simulate(seed, show, changes=True)
+
+
+def simulate(seed: int, show: Callable[[str], None] | None = None, *, changes: bool = False) -> Outcome:
     """Runs one seed to its end; `show` gets each event as a line."""
     started = time.perf_counter()
-    world = World(seed, show)
+    world = World(seed, show, changes=changes)
     failure = None
     try:
         world.run()
@@ -95,4 +101,5 @@ def simulate(seed: int, show: Callable[[str], None] | None = None) -> Outcome:
         virtual_s=world.scheduler.now,
         real_s=time.perf_counter() - started,
         failure=failure,
+        changes=changes,
     )

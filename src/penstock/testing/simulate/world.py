@@ -23,6 +23,7 @@ from penstock.protocol.layout import MANIFESTS, read_manifest_path
 from penstock.store.base import Store
 from penstock.subtask.attempt import Limits
 from penstock.testing.simulate.backgrounds import SimBackground
+from penstock.testing.simulate.changes import Variant
 from penstock.testing.simulate.checks import Checks
 from penstock.testing.simulate.cluster import SimCluster
 from penstock.testing.simulate.faults import Fault, Faults, Rates
@@ -91,8 +92,12 @@ class SimDriver:
 class World:
     """Everything of one seed."""
 
-    def __init__(self, seed: int, show: Callable[[str], None] | None = None) -> None:
+    def __init__(self, seed: int, show: Callable[[str], None] | None = None, *, changes: bool = False) -> None:
+        """`changes`: each start may run another program with the same results."""
         self.seed = seed
+        self._changes = random.Random(f"{seed} changes") if changes else None
+        self._stages: dict[str, list[str]] = {}
+        """By driver, the names of its stages."""
         self.rng = rng = random.Random(seed)
         self.trace = Trace(show)
         self.scheduler = Scheduler(random.Random(rng.random()), TIME_LIMIT_S)
@@ -131,7 +136,6 @@ class World:
         self._limits = Limits(segment_bytes=rng.choice((500, 3_000, 1_000_000)), prefetch_bytes=0)
         self.slots = rng.choice((1, 2, 4))
         self._first_slice_rows = slices.FIRST_SLICE_ROWS if self.calm else rng.choice(FIRST_SLICES)
-        self._pipeline = pipeline_of(self.shape, self)
         self._supervisor = self.scheduler.current
         self.drivers: list[SimDriver] = []
         self._executors: list[Process] = []
@@ -278,7 +282,10 @@ class World:
         """A new run of the driver program, at some parallelism; with `restore` from some checkpoint."""
         driver = SimDriver(Process(f"d{len(self.drivers) + 1}"))
         self.drivers.append(driver)
+        variant = Variant() if self._changes is None else Variant.draw(self._changes)
         options: Options = {**self._options, "parallelism": self._parallelism()}
+        if self._changes is not None and self.shape.trunk:
+            options |= variant.options()
         manifests = sorted(path for path in self.disk.files if read_manifest_path(path) is not None)
         if (origin := self.moving.restores()) is not None:
             driver.restored, options["restore"] = True, origin
@@ -295,11 +302,13 @@ class World:
         driver.process.outage, driver.process.healthy = self.faults.outage(manifests), not self.faults.on
         self.log(f"start {driver.process.name} {options}")
         config = Config.of(HOME, **options)
-        self.scheduler.spawn(driver.process, "start", lambda: self._drive(driver, config))
+        self.scheduler.spawn(driver.process, "start", lambda: self._drive(driver, config, variant))
         return driver
 
-    def _drive(self, driver: SimDriver, config: Config) -> None:
+    def _drive(self, driver: SimDriver, config: Config, variant: Variant) -> None:
         process = driver.process
+        pipeline = pipeline_of(self.shape, self, variant)
+        self._stages[process.name] = [stage.name for stage in pipeline.stages]
 
         def store(url: str) -> Store:
             return SimStore(self, process, self.disk if url == HOME else self._elsewhere(url))
@@ -318,7 +327,7 @@ class World:
         )
         self.wall.begins(process)
         try:
-            driver.supervisor = start_supervisor(self._pipeline, config, surroundings)
+            driver.supervisor = start_supervisor(pipeline, config, surroundings)
             driver.backgrounds["penstock-query"].join()
             driver.error = driver.supervisor.loop.error
         except PenstockError as error:
@@ -407,8 +416,9 @@ class World:
         self.hanging.draw(process)
         return process
 
-    def stage_number(self, stage: Stage) -> int:
-        return [other.name for other in self._pipeline.stages].index(stage.name)
+    def stage_number(self, process: Process, stage: Stage) -> int:
+        """Stages that only bring in leftovers run first."""
+        return -1 if stage.relays else self._stages[process.name].index(stage.name)
 
     def next_offsets(self, batch: int) -> Offsets:
         return self.source.next_offsets(batch, self.rng, self._batch_rows)

@@ -1,0 +1,96 @@
+"""Programs that were changed go on with the backlog of the old one, on real Spark with a real table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.compute as pc
+import pytest
+from pyspark.sql import SparkSession
+
+import penstock as pen
+from penstock.errors import CheckpointMismatch
+from tests.support.spark_streams import (
+    Slow,
+    assert_numbered_exactly_once,
+    deep,
+    finish,
+    numbered,
+    paimon,
+    rows_in,
+    start_until,
+    stream,
+    write_files,
+)
+
+Program = Callable[[SparkSession, Path], pen.Output]
+
+
+def read(spark: SparkSession, tmp_path: Path) -> pen.Stream:
+    return pen.read(stream(spark, tmp_path / "in"))
+
+
+def slow(spark: SparkSession, tmp_path: Path) -> pen.Output:
+    return read(spark, tmp_path).key_by("user").process(Slow, name="slow").write(paimon(tmp_path), name="out")
+
+
+def parsed(spark: SparkSession, tmp_path: Path) -> pen.Output:
+    ahead = read(spark, tmp_path).map_batches(lambda batch: batch, name="parse")
+    return ahead.key_by("user").process(Slow, name="slow").write(paimon(tmp_path), name="out")
+
+
+def cleaned(spark: SparkSession, tmp_path: Path) -> pen.Output:
+    ahead = read(spark, tmp_path).map_batches(lambda batch: batch, name="parse")
+    kept = ahead.filter(pc.greater_equal(pc.field("number"), 0), name="clean")
+    return kept.key_by("user").process(Slow, name="slow").write(paimon(tmp_path), name="out")
+
+
+def renamed(spark: SparkSession, tmp_path: Path) -> pen.Output:
+    return read(spark, tmp_path).key_by("user").process(Slow, name="quick").write(paimon(tmp_path), name="out")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "options"),
+    [
+        (slow, parsed, {}),
+        (parsed, slow, {}),
+        (parsed, cleaned, {}),
+        (slow, renamed, {"renamed": {"slow": "quick"}}),
+    ],
+    ids=["added in front", "removed", "added between", "renamed"],
+)
+def test_a_changed_program_goes_on_with_the_backlog(
+    spark: SparkSession, tmp_path: Path, before: Program, after: Program, options: dict[str, Any]
+) -> None:
+    """F1, F5: each row once, in the order of its key."""
+    write_files(tmp_path / "in", numbered(1200, 2))
+    place = tmp_path / "checkpoint"
+    query = start_until(before(spark, tmp_path), deep, checkpoint=place, parallelism=2)
+    query.stop()
+    assert query.manifest().rows_in_flight > 0
+    plan = after(spark, tmp_path).start(place, dry_run=True, **options)
+    assert plan.fits, str(plan)
+    assert any(line.kind == "rows in flight" and line.rows for line in plan.lines)
+    query = start_until(after(spark, tmp_path), lambda _: True, checkpoint=place, parallelism=3, **options)
+    query.stop()
+    finish(after(spark, tmp_path), checkpoint=place, parallelism=2, **options)
+    assert_numbered_exactly_once(rows_in(tmp_path), 2400)
+
+
+def test_sources_in_another_order_are_refused_before_spark_mixes_them_up(spark: SparkSession, tmp_path: Path) -> None:
+    """F1."""
+    place = tmp_path / "checkpoint"
+    for name in ("a", "b"):
+        write_files(tmp_path / name, numbered(10, 1))
+
+    def union(*names: str) -> pen.Output:
+        one, two = (pen.read(stream(spark, tmp_path / name), name=name) for name in names)
+        return one.union(two, name="both").write(paimon(tmp_path), name="out")
+
+    finish(union("a", "b"), checkpoint=place)
+    with pytest.raises(CheckpointMismatch, match="by their places"):
+        finish(union("b", "a"), checkpoint=place)
+    finish(union("a", "b"), checkpoint=place)
+    assert len(rows_in(tmp_path)) == 20
