@@ -45,7 +45,8 @@ class Outcome:
         events = "\n".join(self.failure.last_events)
         return (
             f"{events}\nseed {self.seed}: FAILED {self.failure.message}\n"
-            f"replay: python -m penstock.testing.simulate --seed {self.seed} --trace{' --changes' if self.changes else ''}"
+            f"replay: python -m penstock.testing.simulate --seed {self.seed} --trace"
+            + (" --changes" if self.changes else "")
         )
 
 
