@@ -13,7 +13,7 @@ from pypaimon import CatalogFactory
 from pypaimon.schema.schema_change import SchemaChange
 
 import penstock as pen
-from penstock.errors import CheckpointMismatch, SubtaskFailed, TableMismatch, TableRefused
+from penstock.errors import SubtaskFailed, TableMismatch, TableRefused
 from penstock.graph.compiler import compile_pipeline
 from penstock.protocol.ids import CheckpointId
 from penstock.sinks.base import Committable
@@ -285,8 +285,8 @@ def test_one_file_for_each_bucket_and_epoch(tmp_path: Path) -> None:
     assert len(shown(sink)) == 1000
 
 
-def test_a_checkpoint_does_not_fit_another_number_of_buckets(tmp_path: Path) -> None:
-    """C10: rows in flight were dealt out by the old number."""
+def test_a_table_with_another_number_of_buckets_is_another_table(tmp_path: Path) -> None:
+    """C10: the sink has to get another name, too."""
     batch = pa.table({"user": [1], "word": ["x"], "op": ["+I"]}, schema=SCHEMA)
 
     def start(table: str, buckets: int) -> None:
@@ -297,5 +297,5 @@ def test_a_checkpoint_does_not_fit_another_number_of_buckets(tmp_path: Path) -> 
         query.await_termination(60)
 
     start("db.four", 4)
-    with pytest.raises(CheckpointMismatch, match="bucket"):
+    with pytest.raises(TableMismatch, match="give the sink another name"):
         start("db.eight", 8)

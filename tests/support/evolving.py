@@ -9,7 +9,7 @@ import msgspec
 
 from penstock.protocol.evolve import Allowed, BadName, Changed, Evolution, evolve
 from penstock.protocol.evolve_state import table_name
-from penstock.protocol.fates import Line
+from penstock.protocol.fates import PartFate
 from penstock.protocol.ids import CheckpointId
 from penstock.protocol.keygroups import KeyGroupRange
 from penstock.protocol.manifest import EdgeState, Manifest, PipelineShape, Segment, Span, StateFile
@@ -50,7 +50,7 @@ def checkpoint_of(
 
 def lines(
     stored: Manifest | PipelineShape, current: PipelineShape | Changed, allowed: Allowed | None = None
-) -> dict[str, Line]:
+) -> dict[str, PartFate]:
     """What becomes of each part, by kind and name."""
     base = checkpoint_of(stored) if isinstance(stored, PipelineShape) else stored
     new = Changed(current, sources_by_name=True) if isinstance(current, PipelineShape) else current

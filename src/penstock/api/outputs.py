@@ -28,8 +28,7 @@ R = TypeVar("R")
 def _showing_options(function: Callable[P, R]) -> Callable[P, R]:
     """Lets `help` and notebooks show each option with its default; type checkers read them from `Options`."""
     declared = inspect.signature(function)
-    made = {option.name: option.default_factory() for option in fields(Config) if option.default_factory is not MISSING}
-    defaults = {option.name: option.default for option in fields(Config) if option.default is not MISSING} | made
+    defaults = {option.name: option.default for option in fields(Config) if option.default is not MISSING}
     types = {name: reference.__forward_arg__ for name, reference in Options.__annotations__.items()}
     shown = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=types[name])

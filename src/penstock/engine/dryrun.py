@@ -12,7 +12,7 @@ from penstock.engine.options import Config
 from penstock.engine.sourcelog import knows_names
 from penstock.engine.startpoint import look_for_start, table_of
 from penstock.graph.pipeline import Pipeline
-from penstock.protocol.fates import Line, New
+from penstock.protocol.fates import New, PartFate
 from penstock.store import open_store
 from penstock.store.base import Store
 
@@ -24,7 +24,7 @@ class Plan:
     url: str
     checkpoint: int | None
     """The checkpoint that the start would go on from; None: there is none yet."""
-    lines: tuple[Line, ...]
+    lines: tuple[PartFate, ...]
 
     @property
     def fits(self) -> bool:
@@ -67,9 +67,9 @@ def plan_start(pipeline: Pipeline, config: Config, store_of: Callable[[str], Sto
     start = look_for_start(checkpoints, pipeline, config, store_of, sources_by_name=by_name)
     if start.evolution is None:
         names = (
-            *(Line("source", source.name, New()) for source in pipeline.sources),
-            *(Line("operator", node.spec.name, New()) for stage in pipeline.stages for node in stage.nodes),
-            *(Line("sink", binding.name, New()) for binding in pipeline.sinks()),
+            *(PartFate("source", source.name, New()) for source in pipeline.sources),
+            *(PartFate("operator", node.spec.name, New()) for stage in pipeline.stages for node in stage.nodes),
+            *(PartFate("sink", binding.name, New()) for binding in pipeline.sinks()),
         )
         return Plan(checkpoints.store.url, None, names)
     return Plan(checkpoints.store.url, start.manifest.checkpoint, start.evolution.lines)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import PurePosixPath
 from typing import Any, Literal, TypeAlias, TypedDict, Unpack, cast
 
@@ -89,8 +89,8 @@ class Config:
     drop_in_flight: Literal["all"] | tuple[str, ...] = ()
     """Edges or operators whose in-flight records are thrown away. Together with `restore`, unless nobody reads them any
     more."""
-    renamed: Mapping[str, str] = field(default_factory=dict)
-    """New names of operators, sources and sinks, by the names that the checkpoint has for them."""
+    renamed: tuple[tuple[str, str], ...] = ()
+    """Operators, sinks and sources as the checkpoint names them, each with its new name."""
     forget: tuple[str, ...] = ()
     """Operators, sinks, or `operator.part` of state, that the pipeline does not have any more: their state may go."""
     reset: tuple[str, ...] = ()
@@ -230,10 +230,10 @@ def _listed(option: str, value: object) -> tuple[str, ...]:
     return tuple(_text(option, name) for name in value)
 
 
-def _by_name(option: str, value: object) -> dict[str, str]:
+def _by_name(option: str, value: object) -> tuple[tuple[str, str], ...]:
     if not isinstance(value, Mapping):
         raise bad_value(option, value, 'new names by old ones, such as {"old": "new"}')
-    return {_text(option, old): _text(option, new) for old, new in value.items()}
+    return tuple((_text(option, old), _text(option, new)) for old, new in value.items())
 
 
 def _bounds(option: str, value: object) -> tuple[int, int] | None:

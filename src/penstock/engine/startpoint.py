@@ -18,7 +18,7 @@ from penstock.errors import CheckpointMismatch, ConfigError, RestoreRefused
 from penstock.graph.pipeline import Pipeline
 from penstock.protocol.evolve import Allowed, BadName, Changed, Evolution, evolve
 from penstock.protocol.evolved import dropped_rows, evolved
-from penstock.protocol.fates import Line
+from penstock.protocol.fates import PartFate
 from penstock.protocol.manifest import Manifest
 from penstock.protocol.recover import Dropped, edges_named, first_manifest
 from penstock.store.base import Store
@@ -126,7 +126,7 @@ def _evolved(
     _refuse_unknown_drop(stored, config)
     in_table = _in_table(_holder(checkpoints, start), stored)
     new = Changed(shape, pipeline.state_rules(), pipeline.outputs(), sources_by_name, in_table)
-    allowed = Allowed(config.renamed, frozenset(config.forget), frozenset(config.reset), config.drop_in_flight)
+    allowed = Allowed(dict(config.renamed), frozenset(config.forget), frozenset(config.reset), config.drop_in_flight)
     evolution = evolve(stored, new, allowed)
     if isinstance(evolution, BadName):
         raise ConfigError(
@@ -215,7 +215,7 @@ def _require_groups(stored: Manifest, config: Config) -> None:
         )
 
 
-def table_of(lines: Sequence[Line]) -> str:
+def table_of(lines: Sequence[PartFate]) -> str:
     """The decision, for people."""
     names = [f"{line.kind} {line.name}" for line in lines]
     width = max(map(len, names), default=0)
@@ -225,13 +225,13 @@ def table_of(lines: Sequence[Line]) -> str:
     )
 
 
-def _size(line: Line) -> str:
+def _size(line: PartFate) -> str:
     if not line.rows:
         return ""
     return f"{line.rows:,} rows, {line.bytes:,} bytes  " if line.bytes else f"{line.rows:,} rows  "
 
 
-def _misfit(stored: Manifest, url: str, lines: Sequence[Line]) -> CheckpointMismatch:
+def _misfit(stored: Manifest, url: str, lines: Sequence[PartFate]) -> CheckpointMismatch:
     refused = [line for line in lines if line.refused]
     return CheckpointMismatch(
         f"checkpoint {stored.checkpoint} in {url} against this pipeline:\n{table_of(lines)}",

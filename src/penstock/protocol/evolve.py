@@ -13,8 +13,8 @@ from typing import Literal
 
 from penstock.protocol.columns import Columns
 from penstock.protocol.evolve_edges import Flow, Rewiring, Wires, flow
-from penstock.protocol.evolve_state import Kept, StateChange, StateRules, drop, keep
-from penstock.protocol.fates import Carried, Forgotten, Line, New, Refused, Renamed
+from penstock.protocol.evolve_state import KeptOperator, OperatorChange, StateRules, drop, keep
+from penstock.protocol.fates import Carried, Forgotten, New, PartFate, Refused, Renamed
 from penstock.protocol.manifest import Manifest, OutputName, PipelineShape
 from penstock.protocol.recover import edges_named
 
@@ -60,17 +60,17 @@ class BadName:
 class Evolution:
     """The decision."""
 
-    lines: tuple[Line, ...]
+    lines: tuple[PartFate, ...]
     names: Mapping[str, str]
     """New names by old ones, of everything that goes on."""
     flows: tuple[Flow, ...]
-    operators: Mapping[str, StateChange]
+    operators: Mapping[str, OperatorChange]
     """By name in the pipeline, or in the checkpoint where it ends."""
     sinks: Mapping[str, str]
     """By name in the pipeline, the name in the checkpoint of those that go on."""
 
     @property
-    def refused(self) -> tuple[Line, ...]:
+    def refused(self) -> tuple[PartFate, ...]:
         return tuple(line for line in self.lines if line.refused)
 
     @property
@@ -145,7 +145,7 @@ def _names(old: PipelineShape, new: PipelineShape, allowed: Allowed) -> dict[str
     return names
 
 
-def _sources(base: Manifest, new: Changed, names: Mapping[str, str]) -> Iterator[Line]:
+def _sources(base: Manifest, new: Changed, names: Mapping[str, str]) -> Iterator[PartFate]:
     old, now = list(base.shape.sources), list(new.shape.sources)
     places = [names.get(name) for name in old]
     if not new.sources_by_name and base.source.batch_id is not None and places != now:
@@ -153,33 +153,33 @@ def _sources(base: Manifest, new: Changed, names: Mapping[str, str]) -> Iterator
         return
     for name in old:
         if name not in names:
-            yield Line("source", name, Forgotten("not read any more"))
+            yield PartFate("source", name, Forgotten("not read any more"))
     for name in now:
         was = next((before for before, after in names.items() if after == name and before in base.shape.sources), None)
         if was is None:
-            yield Line("source", name, New("read from its beginning"))
+            yield PartFate("source", name, New("read from its beginning"))
         else:
-            yield Line("source", name, Carried() if was == name else Renamed(was))
+            yield PartFate("source", name, Carried() if was == name else Renamed(was))
 
 
-def _misplaced(old: list[str], now: list[str], names: Mapping[str, str]) -> Iterator[Line]:
+def _misplaced(old: list[str], now: list[str], names: Mapping[str, str]) -> Iterator[PartFate]:
     why = "Spark's offset log of this checkpoint knows sources by their places, so they must stay as they are"
     option = "see 'Sources' in the guide on changing a pipeline"
     if sorted(names[name] for name in old if name in names) == sorted(now) and len(old) == len(now):
         before = ", ".join(names[name] for name in old)
-        yield Line("source", ", ".join(now), Refused(f"{why}: {before}", "read them in that order"))
+        yield PartFate("source", ", ".join(now), Refused(f"{why}: {before}", "read them in that order"))
         return
     for name in old:
         if name not in names:
-            yield Line("source", name, Refused(f"not in the pipeline; {why}", option))
+            yield PartFate("source", name, Refused(f"not in the pipeline; {why}", option))
     for name in now:
         if name not in names.values():
-            yield Line("source", name, Refused(f"not in the checkpoint; {why}", option))
+            yield PartFate("source", name, Refused(f"not in the checkpoint; {why}", option))
 
 
 def _operators(
     base: Manifest, new: Changed, allowed: Allowed, names: Mapping[str, str]
-) -> Iterator[tuple[str, StateChange]]:
+) -> Iterator[tuple[str, OperatorChange]]:
     old = base.shape
     for name, shape in old.operators.items():
         if name not in names:
@@ -188,13 +188,13 @@ def _operators(
     for name, shape in new.shape.operators.items():
         before = was.get(name)
         if before is None:
-            states = [Line("state", name, New())] if shape.state else []
-            yield name, StateChange((Line("operator", name, New()), *states), carried=False)
+            states = [PartFate("state", name, New())] if shape.state else []
+            yield name, OperatorChange((PartFate("operator", name, New()), *states), carried=False)
             continue
         yield (
             name,
             keep(
-                Kept(
+                KeptOperator(
                     before,
                     name,
                     old.operators[before],
@@ -228,7 +228,7 @@ def _flows(base: Manifest, new: Changed, allowed: Allowed, names: Mapping[str, s
 
 def _sinks(
     base: Manifest, new: Changed, allowed: Allowed, names: Mapping[str, str]
-) -> tuple[dict[str, str], list[Line]]:
+) -> tuple[dict[str, str], list[PartFate]]:
     kept: dict[str, str] = {}
     lines = []
     was = {after: before for before, after in names.items() if before in base.shape.sinks}
@@ -240,7 +240,7 @@ def _sinks(
         if pending and name not in allowed.forget:
             first = waiting[0].checkpoint
             lines.append(
-                Line(
+                PartFate(
                     "sink",
                     name,
                     Refused(
@@ -252,13 +252,13 @@ def _sinks(
                 )
             )
         else:
-            lines.append(Line("sink", name, Forgotten("all of it is in the table" if not pending else ""), pending))
+            lines.append(PartFate("sink", name, Forgotten("all of it is in the table" if not pending else ""), pending))
     for name in new.shape.sinks:
         if name not in was:
-            lines.append(Line("sink", name, New("gets rows from now on")))
+            lines.append(PartFate("sink", name, New("gets rows from now on")))
         elif name in allowed.reset:
-            lines.append(Line("sink", name, New("reset: gets rows from now on")))
+            lines.append(PartFate("sink", name, New("reset: gets rows from now on")))
         else:
             kept[name] = was[name]
-            lines.append(Line("sink", name, Carried() if was[name] == name else Renamed(was[name])))
+            lines.append(PartFate("sink", name, Carried() if was[name] == name else Renamed(was[name])))
     return kept, lines

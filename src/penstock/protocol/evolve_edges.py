@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from penstock.protocol.columns import ColumnChange, Columns, column_change
-from penstock.protocol.fates import Carried, Converted, Fate, Forgotten, Line, Refused, Renamed
+from penstock.protocol.fates import Carried, Converted, Fate, Forgotten, PartFate, Refused, Renamed
 from penstock.protocol.manifest import (
     EdgeShape,
     EdgeState,
@@ -34,7 +34,7 @@ class Flow:
     """Where the rows of one edge of the checkpoint go."""
 
     edge: str
-    line: Line
+    line: PartFate
     into: tuple[str, ...] = ()
     """Edges of the pipeline that name the same files."""
     rerouted: tuple[Rerouted, ...] = ()
@@ -109,7 +109,7 @@ class Rewiring:
 def flow(name: str, state: EdgeState, wiring: Rewiring) -> Flow:
     """Where the rows of an edge go."""
     if name in wiring.drop:
-        line = Line("rows in flight", name, Forgotten("dropped"), state.rows_in_flight, state.bytes_in_flight)
+        line = PartFate("rows in flight", name, Forgotten("dropped"), state.rows_in_flight, state.bytes_in_flight)
         return Flow(name, line, dropped=True)
     edge = wiring.old.shape.edges[name]
     output, to = _origin(name, edge, wiring.old)
@@ -253,6 +253,6 @@ def _fate(name: str, into: list[str], again: Mapping[OutputName, list[InputName]
     return Converted("; ".join(how))
 
 
-def _line(name: str, state: EdgeState, fate: Fate) -> Line:
+def _line(name: str, state: EdgeState, fate: Fate) -> PartFate:
     shown = name
-    return Line("rows in flight", shown, fate, state.rows_in_flight, state.bytes_in_flight)
+    return PartFate("rows in flight", shown, fate, state.rows_in_flight, state.bytes_in_flight)

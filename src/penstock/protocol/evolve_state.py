@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from penstock.protocol.columns import Columns, column_change
-from penstock.protocol.fates import Carried, Converted, Fate, Forgotten, Line, New, Refused, Renamed
+from penstock.protocol.fates import Carried, Converted, Fate, Forgotten, New, PartFate, Refused, Renamed
 from penstock.protocol.manifest import OperatorShape, StateFile
 
 OWN_PREFIX = "__"
@@ -29,10 +29,10 @@ class StateRules:
 
 
 @dataclass(frozen=True, slots=True)
-class StateChange:
+class OperatorChange:
     """The decision on one operator: lines for people, and for each table that is carried its name in the checkpoint."""
 
-    lines: tuple[Line, ...]
+    lines: tuple[PartFate, ...]
     tables: Mapping[str, str] = field(default_factory=dict)
     gone: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """By table part, columns that files of this or an older pipeline may have and that must not come back."""
@@ -41,7 +41,7 @@ class StateChange:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptOperator:
     """An operator in the checkpoint and in the pipeline."""
 
     old_name: str
@@ -77,23 +77,23 @@ def table_name(operator: str, part: str) -> str:
     return f"{operator}/{part}" if part else operator
 
 
-def keep(kept: Kept) -> StateChange:
+def keep(kept: KeptOperator) -> OperatorChange:
     """An operator that goes on."""
     named: Fate = Carried() if kept.old_name == kept.name else Renamed(kept.old_name)
-    operator = Line("operator", kept.name, named)
+    operator = PartFate("operator", kept.name, named)
     if kept.reset:
         lines = [_line(kept, part, Forgotten("reset: begins empty")) for part in kept.old.state]
-        return StateChange((operator, *lines), carried=False)
+        return OperatorChange((operator, *lines), carried=False)
     if not kept.rows:
-        lines = [Line("state", table_name(kept.name, part), New()) for part in kept.new.state]
-        return StateChange((operator, *lines), carried=kept.old.kind == kept.new.kind)
+        lines = [PartFate("state", table_name(kept.name, part), New()) for part in kept.new.state]
+        return OperatorChange((operator, *lines), carried=kept.old.kind == kept.new.kind)
     why = _why_not(kept)
     if why is not None:
-        return StateChange((replace(operator, fate=Refused(why, _other_meaning(kept))),), carried=False)
+        return OperatorChange((replace(operator, fate=Refused(why, _other_meaning(kept))),), carried=False)
     return _tables(kept, operator)
 
 
-def _why_not(kept: Kept) -> str | None:
+def _why_not(kept: KeptOperator) -> str | None:
     """Why state that is there cannot be that of the operator, whatever its columns are."""
     old, new = kept.old, kept.new
     if old.kind != new.kind:
@@ -112,11 +112,11 @@ def _keys(keys: Sequence[tuple[str, ...]]) -> str:
     return " and ".join(f"({', '.join(part)})" for part in keys) or "no key"
 
 
-def _other_meaning(kept: Kept) -> str:
+def _other_meaning(kept: KeptOperator) -> str:
     return f"reset=[{kept.name!r}] begins with empty state; or give the operator another name"
 
 
-def _tables(kept: Kept, operator: Line) -> StateChange:
+def _tables(kept: KeptOperator, operator: PartFate) -> OperatorChange:
     lines, tables, gone = [operator], {}, {}
     for part in dict.fromkeys((*kept.old.state, *kept.new.state)):
         line, left_out = _table(kept, part)
@@ -125,10 +125,10 @@ def _tables(kept: Kept, operator: Line) -> StateChange:
             gone[part] = left_out
         if not isinstance(line.fate, New | Forgotten | Refused):
             tables[table_name(kept.name, part)] = kept.old_table(part)
-    return StateChange(tuple(lines), tables, gone)
+    return OperatorChange(tuple(lines), tables, gone)
 
 
-def _table(kept: Kept, part: str) -> tuple[Line, tuple[str, ...]]:
+def _table(kept: KeptOperator, part: str) -> tuple[PartFate, tuple[str, ...]]:
     """The line of one table, and the columns that its files have and the pipeline does not."""
     old, new = kept.old.state.get(part), kept.new.state.get(part)
     if new is None:
@@ -136,13 +136,13 @@ def _table(kept: Kept, part: str) -> tuple[Line, tuple[str, ...]]:
     rules = kept.rules.get(table_name(kept.name, part), StateRules())
     if old is None:
         if rules.may_grow:
-            return Line("state", table_name(kept.name, part), New()), ()
+            return PartFate("state", table_name(kept.name, part), New()), ()
         refused = Refused(f"its state has no table {part!r}", _other_meaning(kept))
-        return Line("state", table_name(kept.name, part), refused), ()
+        return PartFate("state", table_name(kept.name, part), refused), ()
     return _columns(kept, part, old, new, rules)
 
 
-def _gone_table(kept: Kept, part: str) -> Fate:
+def _gone_table(kept: KeptOperator, part: str) -> Fate:
     # All tables of timers go by one name.
     name = f"{kept.name}.{part.rpartition('_')[2] or part}"
     if not kept.rows_of(part) or {name, f"{kept.name}.{part}"} & kept.forget:
@@ -150,7 +150,9 @@ def _gone_table(kept: Kept, part: str) -> Fate:
     return Refused("the operator does not have this state any more", f"forget=[{name!r}] gives it up")
 
 
-def _columns(kept: Kept, part: str, old: Columns, new: Columns, rules: StateRules) -> tuple[Line, tuple[str, ...]]:
+def _columns(
+    kept: KeptOperator, part: str, old: Columns, new: Columns, rules: StateRules
+) -> tuple[PartFate, tuple[str, ...]]:
     earlier = _gone(kept.old, part)
     if old == new:
         return _line(kept, part, _same(kept)), earlier
@@ -166,7 +168,7 @@ def _columns(kept: Kept, part: str, old: Columns, new: Columns, rules: StateRule
 
 
 def _refusals(
-    kept: Kept,
+    kept: KeptOperator,
     added: Columns,
     removed: Columns,
     changed: Sequence[tuple[str, str, str]],
@@ -192,12 +194,12 @@ def _gone(operator: OperatorShape, part: str) -> tuple[str, ...]:
     return () if isinstance(operator.gone, msgspec.UnsetType) else operator.gone.get(part, ())
 
 
-def _same(kept: Kept) -> Fate:
+def _same(kept: KeptOperator) -> Fate:
     return Carried() if kept.old_name == kept.name else Renamed(kept.old_name)
 
 
-def _line(kept: Kept, part: str, fate: Fate) -> Line:
-    return Line("state", table_name(kept.name, part), fate, kept.rows_of(part), kept.bytes_of(part))
+def _line(kept: KeptOperator, part: str, fate: Fate) -> PartFate:
+    return PartFate("state", table_name(kept.name, part), fate, kept.rows_of(part), kept.bytes_of(part))
 
 
 def _shown(columns: Columns) -> str:
@@ -206,18 +208,18 @@ def _shown(columns: Columns) -> str:
 
 def drop(
     name: str, old: OperatorShape, files: Mapping[str, tuple[StateFile, ...]], forget: frozenset[str]
-) -> StateChange:
+) -> OperatorChange:
     """An operator that the pipeline does not have any more."""
     parts = [(part, files.get(table_name(name, part), ())) for part in old.state]
     rows = sum(file.rows for _, found in parts for file in found)
     if rows and name not in forget:
         option = f"forget=[{name!r}] gives it up; renamed={{{name!r}: 'new name'}} keeps it"
         size = sum(file.bytes for _, found in parts for file in found)
-        return StateChange(
-            (Line("operator", name, Refused("its state has no place in the pipeline", option), rows, size),)
+        return OperatorChange(
+            (PartFate("operator", name, Refused("its state has no place in the pipeline", option), rows, size),)
         )
     states = [
-        Line(
+        PartFate(
             "state",
             table_name(name, part),
             Forgotten(),
@@ -227,4 +229,6 @@ def drop(
         for part, found in parts
         if found
     ]
-    return StateChange((Line("operator", name, Forgotten("not in the pipeline any more")), *states), carried=False)
+    return OperatorChange(
+        (PartFate("operator", name, Forgotten("not in the pipeline any more")), *states), carried=False
+    )

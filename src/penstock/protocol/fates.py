@@ -53,7 +53,7 @@ Fate: TypeAlias = Carried | New | Renamed | Converted | Forgotten | Refused
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class PartFate:
     """One line of the table that a dry run prints."""
 
     kind: PartKind
