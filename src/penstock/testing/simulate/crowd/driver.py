@@ -174,6 +174,10 @@ class CrowdFeed:
     def state(self) -> SourceState | None:
         return SourceState(None)
 
+    @property
+    def names_sources(self) -> bool:
+        return True
+
     def remembers(self, batch_id: BatchId, offsets_digest: str | None) -> bool:  # noqa: ARG002 - numbers never change
         return True
 
