@@ -59,7 +59,12 @@ def _ours(spark: SparkSession) -> tuple[list[float], list[EpochPublished]]:
     )
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
         query = ours.slow(pen.read(rows, name="rate")).start(
-            f"{folder}/checkpoint", epoch="1 s", parallelism=4, max_in_flight="10 GB", on_event=listen
+            f"{folder}/checkpoint",
+            epoch="1 s",
+            parallelism=4,
+            max_in_flight="10 GB",
+            max_backlog=None,
+            on_event=listen,
         )
         while not enough.wait(1.0) and query.is_active:
             pass

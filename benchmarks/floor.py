@@ -14,25 +14,32 @@ from benchmarks.peers import spend
 from benchmarks.verdict import Verdicts
 from penstock.api.stream import Output, Stream
 
+ROW_S = 0.005
+SLOTS = 2
+
 
 class OneRow(pen.KeyedProcess):
-    """5 ms per row: with a short epoch, each subtask does one row and stops."""
+    """5 ms per row: what is asked for is less than an epoch needs besides processing."""
 
     output = "key long"
 
     def process(self, key, rows, state, out):  # type: ignore[no-untyped-def]
-        spend(len(rows), 0.005)
+        spend(len(rows), ROW_S)
 
 
 def run(spark: SparkSession, verdicts: Verdicts) -> None:
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
-        tiny = data.generate(Path(folder) / "tiny", files=1, rows_per_file=800, keys=1000)
+        tiny = data.generate(Path(folder) / "tiny", files=1, rows_per_file=4000, keys=1000)
         _, epochs = ours.run(
             spark, tiny, _one_row, name="drain", warmup=0, epoch="10 ms", parallelism=4, max_uncommitted=1000
         )
-        drains = [e.duration_s for e in epochs if e.kind == "drain" and e.rows_in_flight > 0][20:]
-        verdicts.note(f"{len(drains)} drain epochs of 4 subtasks with one row each")
-        verdicts.at_most("drain epoch, p50", statistics.median(drains) * 1000, 120, " ms")
+        drains = [e for e in epochs if e.kind == "drain" and e.rows_in_flight > 0][20:]
+        besides_s = [e.duration_s - e.rows_processed * ROW_S / SLOTS for e in drains]
+        verdicts.note(
+            f"{len(drains)} drain epochs of 4 subtasks; 10 ms are asked for, they grow to p50 "
+            f"{statistics.median(e.duration_s for e in drains) * 1000:.0f} ms so that most of it is processing"
+        )
+        verdicts.at_most("drain epoch besides processing, p50", statistics.median(besides_s) * 1000, 110, " ms")
 
         small = data.generate(Path(folder) / "small", files=100, rows_per_file=10_000, keys=5000)
 
