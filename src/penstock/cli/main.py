@@ -13,6 +13,7 @@ import msgspec
 
 from penstock.cli.page import report, ui
 from penstock.cli.plan import plan
+from penstock.cli.status import epochs, errors, status, top
 from penstock.cli.terminal import say, say_json
 from penstock.cli.upkeep import upkeep
 from penstock.engine.checkpoints import Checkpoints
@@ -29,11 +30,20 @@ from penstock.version import VERSION
 
 
 class _Commands(click.Group):
+    """Errors for people on the error stream, and for programs that asked for JSON as a document on the output."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta["penstock.json"] = "--json" in args
+        return super().parse_args(ctx, args)
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
         except PenstockError as error:
-            say(str(error), err=True)
+            if ctx.meta["penstock.json"]:
+                say_json(json.dumps({"error": msgspec.to_builtins(error.to_report())}, indent=2))
+            else:
+                say(str(error), err=True)
             sys.exit(1)
 
 
@@ -114,10 +124,8 @@ def savepoint(folder: str, path: str, checkpoint: int | None, as_json: bool) -> 
     )
 
 
-main.add_command(plan)
-main.add_command(upkeep)
-main.add_command(ui)
-main.add_command(report)
+for _command in (plan, upkeep, ui, report, status, top, epochs, errors):
+    main.add_command(_command)
 
 
 def _summary(manifest: Manifest) -> dict[str, Any]:

@@ -58,6 +58,10 @@ class EpochResult:
     duration_s: float
     publish_s: float
     manifest_bytes: int
+    waited_s: float = 0.0
+    """Since the epoch before."""
+    stage_s: Mapping[str, float] = field(default_factory=dict)
+    """How long the job of each stage took that had one."""
     readable: Mapping[str, EdgeState] = field(default_factory=dict)
     """By edge, what may be read next: all but rows that wait for rows of other edges."""
     cadence: Cadence | None = None
@@ -118,6 +122,10 @@ class EpochRunner:
     discard: Callable[[Mapping[str, tuple[Committable, ...]]], None] = field(default=lambda _: None)
     pace: Pace = field(default_factory=Pace)
     breaker: Breaker = field(default_factory=lambda: Breaker(1.0))
+    stage_s: dict[str, float] = field(default_factory=dict)
+    """Of the epoch that runs, or ran last."""
+    ended_s: float | None = None
+    """When the last epoch was published."""
     running: RunningJob | None = None
     """For other threads, which may see the last one a little too long."""
 
@@ -134,6 +142,7 @@ class EpochRunner:
         Raises: `JobFailed`, or the `PenstockError` that a subtask met; nothing was published then.
         """
         started = self.clock()
+        self.stage_s = {}
         now = max(self.manifest.now, self.now_us())
         draft = self._begun(now, batch)
         cadence = None if self.epoch_s is None else self.pace.cadence(self.epoch_s, live=batch is not None)
@@ -173,6 +182,8 @@ class EpochRunner:
         self.pace.published(ended - tried_s)
         took_s = epoch.prepared_s - epoch.started_s + ended - tried_s
         self.pace.ended(max(0.0, took_s - epoch.useful_s), live=epoch.batch is not None)
+        waited_s = 0.0 if self.ended_s is None else max(0.0, epoch.started_s - self.ended_s)
+        self.ended_s = ended
         return EpochResult(
             epoch.manifest,
             epoch.reports,
@@ -180,6 +191,8 @@ class EpochRunner:
             duration_s=ended - epoch.started_s,
             publish_s=ended - epoch.prepared_s,
             manifest_bytes=manifest_bytes,
+            waited_s=waited_s,
+            stage_s=dict(self.stage_s),
             readable=self._readable(),
             cadence=epoch.cadence,
             backlog_s=self.backlog_s(),
@@ -315,7 +328,8 @@ class EpochRunner:
             reports = self.cluster.run(StageJob(stage, plan, batch))
         finally:
             self.running = None
-        self.pace.observe(stage.name, plan, self.clock() - started, self.cluster.slots, reports)
+        self.stage_s[stage.name] = job_s = self.clock() - started
+        self.pace.observe(stage.name, plan, job_s, self.cluster.slots, reports)
         return reports
 
     def _accept(self, plan: StagePlan, reports: Sequence[SubtaskReport]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from penstock.engine.cluster import OfferedBatch
 from penstock.errors import StageFailed
@@ -70,6 +70,25 @@ class Feed(Protocol):
     def rewind(self, batch_id: BatchId | None) -> None:
         """Forgets everything after `batch_id`, for a checkpoint that was restored on purpose."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFigures:
+    """How far one source was read; offsets in the source's own words. `behind`: offsets it has and nobody read yet."""
+
+    source: str
+    rows_per_s: float | None
+    processed_per_s: float | None
+    end: str
+    latest: str
+    behind: int | None
+
+
+@runtime_checkable
+class TellsProgress(Protocol):
+    """A feed that knows how far its sources were read."""
+
+    def progress(self) -> list[SourceFigures]: ...
 
 
 def source_stopped(error: BaseException) -> StageFailed:

@@ -9,8 +9,10 @@ from datetime import UTC, datetime, timedelta
 from typing import TypeAlias
 
 from penstock.engine.epochs import EpochResult, rows_consumed
+from penstock.engine.figures import edge_figures, stage_figures, state_size
 from penstock.engine.savepoint import SavepointJob
 from penstock.observe.commit_log import commit_log
+from penstock.observe.condense import condense
 from penstock.observe.events import (
     BytesWritten,
     Committed,
@@ -23,7 +25,7 @@ from penstock.observe.events import (
     decode_events,
     encode_event,
 )
-from penstock.observe.journal import append_line, read_journal
+from penstock.observe.journal import append_line, read_journal, sum_up
 from penstock.protocol.epoch import Cadence
 from penstock.protocol.layout import EVENTS
 from penstock.protocol.manifest import Manifest
@@ -76,15 +78,26 @@ class History:
         with self._lock:
             if isinstance(event, EpochPublished) and event.kind != "takeover":
                 self._last = event
-            try:
-                append_line(self._store, encode_event(event))
-            except Exception as error:
-                _log.warning("%s: %s", EVENTS, error)
+            self._write(event)
             for listener in self._listeners:
                 try:
                     listener(event)
                 except Exception:
                     _log.exception("a listener failed on %s", type(event).__name__)
+
+    def _write(self, event: Event) -> None:
+        try:
+            append_line(self._store, encode_event(event))
+        except Exception as error:
+            _log.warning("%s: %s", EVENTS, error)
+
+    def sum_up(self) -> None:
+        """Makes room before the oldest part of the history is removed; not called on the way of an epoch."""
+        with self._lock:
+            try:
+                sum_up(self._store, condense)
+            except Exception as error:
+                _log.warning("%s: older events could not be summed: %s", EVENTS, error)
 
 
 def read_commits(store: Store) -> list[Committed]:
@@ -104,6 +117,7 @@ def epoch_event(result: EpochResult, kind: EpochKind | None = None) -> EpochPubl
     segments = [segment for part in (*(p.spilled for p in inputs), *(p.segments for p in outputs)) for segment in part]
     added = [change.added for report in reports for change in report.state if change.added is not None]
     fired = [timing.barrier_delay_s for timing in result.timings if timing.barrier_fired]
+    rows, size = state_size(manifest.state)
     committed = [state.committed for state in manifest.sinks.values() if state.committed is not None]
     return EpochPublished(
         at=utc_now(),
@@ -134,6 +148,11 @@ def epoch_event(result: EpochResult, kind: EpochKind | None = None) -> EpochPubl
         counters=manifest.counters,
         cadence=_longer(result.cadence),
         backlog_s=result.backlog_s,
+        waited_s=round(result.waited_s, 4),
+        state_rows=rows,
+        state_bytes=size,
+        stages=stage_figures(result),
+        edges=edge_figures(result),
     )
 
 

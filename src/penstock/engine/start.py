@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -20,6 +21,8 @@ from penstock.engine.commits import CommitCoordinator, SinkCommits
 from penstock.engine.drivertime import DriverTime
 from penstock.engine.epochs import EpochRunner
 from penstock.engine.feed import Feed
+from penstock.engine.greeting import Greeting
+from penstock.engine.heartbeat import Heartbeat
 from penstock.engine.history import History, Listener, takeover_event, utc_now
 from penstock.engine.options import Config
 from penstock.engine.origin import bring
@@ -35,7 +38,8 @@ from penstock.errors import (
 )
 from penstock.graph.leftovers import with_leftovers, with_relays
 from penstock.graph.pipeline import Pipeline
-from penstock.observe.events import Event, InFlightDropped, QueryStarted
+from penstock.observe.events import Event, InFlightDropped, QueryStarted, StartRefused
+from penstock.observe.process import this_process
 from penstock.protocol.commit import marked
 from penstock.protocol.layout import SOURCE
 from penstock.protocol.manifest import Manifest, SinkState
@@ -68,7 +72,12 @@ def start_query(
 
     Raises: as `start_supervisor`.
     """
-    supervisor = start_supervisor(pipeline, config, surroundings, listeners)
+    try:
+        told: tuple[Listener, ...] = (*listeners, Greeting(config.checkpoint))
+        supervisor = start_supervisor(pipeline, config, surroundings, told, signs_of_life=True)
+    except PenstockError as error:
+        _note_refusal(surroundings, config, error)
+        raise
     query = Query(supervisor)
     remember(query)
     supervisor.end_with_program()
@@ -76,8 +85,21 @@ def start_query(
     return query
 
 
+def _note_refusal(surroundings: Surroundings, config: Config, error: PenstockError) -> None:
+    """For people who look at the folder later; a folder that is no checkpoint stays as it is."""
+    with suppress(Exception):
+        store = surroundings.store(config.checkpoint)
+        if Checkpoints(store).ids():
+            History(store).record(StartRefused(at=utc_now(), error=error.to_report()))
+
+
 def start_supervisor(
-    pipeline: Pipeline, config: Config, surroundings: Surroundings, listeners: tuple[Listener, ...] = ()
+    pipeline: Pipeline,
+    config: Config,
+    surroundings: Surroundings,
+    listeners: tuple[Listener, ...] = (),
+    *,
+    signs_of_life: bool = False,
 ) -> Supervisor:
     """Raises: any `PenstockError`; the checkpoint is then as it was, and at most an empty table was made."""
     parallelism = config.subtasks(pipeline.stage_of())
@@ -92,7 +114,7 @@ def start_supervisor(
     manifest, generation = owned.manifest, owned.generation
     history = History(store, listeners)
     name = config.query_name(store.url)
-    for event in _first_events(name, owned):
+    for event in _first_events(name, owned, pipeline.links()):
         history.record(event)
     pipeline = with_leftovers(pipeline.with_sinks(_taken_over(pipeline, manifest)), manifest.shape)
     if manifest.source.rewind:
@@ -123,7 +145,10 @@ def start_supervisor(
         ),
         spawn=surroundings.spawn,
     )
+    signs = Heartbeat(supervisor, surroundings.spawn) if signs_of_life else None
     supervisor.start()
+    if signs is not None:
+        signs.start()
     return supervisor
 
 
@@ -163,7 +188,7 @@ def _rewind(feed: Feed, checkpoints: Checkpoints, owned: Owned) -> None:
     feed.rewind(owned.manifest.source.batch_id)
 
 
-def _first_events(name: str, owned: Owned) -> Iterator[Event]:
+def _first_events(name: str, owned: Owned, links: tuple[tuple[str, str], ...]) -> Iterator[Event]:
     manifest, origin = owned.manifest, owned.start.origin
     yield QueryStarted(
         at=utc_now(),
@@ -174,6 +199,8 @@ def _first_events(name: str, owned: Owned) -> Iterator[Event]:
         max_parallelism=manifest.max_parallelism,
         version=VERSION,
         origin=None if origin is None else origin.checkpoints.store.url,
+        process=this_process(),
+        links=links,
     )
     for dropped in owned.start.dropped:
         yield InFlightDropped(

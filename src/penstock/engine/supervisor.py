@@ -74,6 +74,9 @@ class Supervisor:
         self._spawn, self._ending = spawn, Ending(spawn)
         self._contended = 0
         self._stopping = self._drained = False
+        self._stopped_by: str | None = None
+        self.beside: list[tuple[str, Callable[[float], bool]]] = []
+        """What ends right before the last word: its name, and how to end it within some seconds."""
         self._last_savepoint: str | None = None
         self._autoscaler = None
         if config.autoscale is not None:
@@ -168,8 +171,8 @@ class Supervisor:
                 self.history.record(Rescaled(at=utc_now(), stage=stage, old=old, new=count))
         self.loop.request_rescale(wanted)
 
-    def request_stop(self, *, drain: bool, savepoint: str | None = None) -> None:
-        """Asks for the end and returns at once.
+    def request_stop(self, *, drain: bool, savepoint: str | None = None, by: str = "query.stop()") -> None:
+        """Asks for the end and returns at once; `by` says who asks, for people.
 
         Raises: `SavepointRefused` for a place that holds something.
         """
@@ -178,6 +181,7 @@ class Supervisor:
             self._last_savepoint = savepoint
         self._drained = drain
         self._stopping = True
+        self._stopped_by = self._stopped_by or by
         self.loop.request_stop(drain=drain)
 
     # -- how it ends ---------------------------------------------------------------------------------------------
@@ -190,7 +194,7 @@ class Supervisor:
     def _stop_at_exit(self) -> None:
         if os.getpid() != self.process:
             return  # a forked child has none of the threads that it would wait for, and the query is not its own
-        self.request_stop(drain=False)
+        self.request_stop(drain=False, by="the program ended")
         if not wait_for(self.ended, EXIT_S):
             _log.warning("%s", self.not_ended(EXIT_S))
             self.runner.cluster.cancel()
@@ -202,11 +206,12 @@ class Supervisor:
         Ctrl-C while this method waits ends the waiting; `again` is what the user is told to repeat.
         """
         try:
-            self.request_stop(drain=False)
+            self.request_stop(drain=False, by=again)
             _log.warning("%s stops after its running epoch; %s once more stops it at once", self.name, again)
             wait_for(self.ended)
         except KeyboardInterrupt:
             atexit.unregister(self._stop_at_exit)
+            self._record_end(self.loop.error, f"{again}, twice, so at once")
             self.runner.cluster.cancel()
             raise
         error = self.loop.error
@@ -295,7 +300,7 @@ class Supervisor:
             self.fail(error)
         else:
             _log.warning("%s stops: Spark's streaming query was stopped, not by query.stop(); start again", self.name)
-            self.request_stop(drain=False)
+            self.request_stop(drain=False, by="Spark's streaming query was stopped from outside")
 
     def _read_again(self, why: SourceContended | SourceCancelled) -> None:
         """Goes on from what the log says, unless it is this driver that was replaced."""
@@ -328,15 +333,28 @@ class Supervisor:
         ending.part("the savepoint", self.savepoints.finish, COPYING_S)
         ending.part("the removal of old files", self._collector.finish)
         error = self.loop.error
-        self.history.record(
-            QueryStopped(at=utc_now(), reason=self._reason(error), error=None if error is None else error.to_report())
-        )
+        for name, finish in self.beside:
+            ending.part(name, finish)
+        self._record_end(error, self._stopped_by)
         atexit.unregister(self._stop_at_exit)
         self.ended.set()
         return None
 
+    def _record_end(self, error: PenstockError | None, by: str | None) -> None:
+        self.history.record(
+            QueryStopped(
+                at=utc_now(),
+                reason=self._reason(error),
+                error=None if error is None else error.to_report(),
+                generation=self.runner.generation,
+                by=by if error is None and self._stopping else None,
+            )
+        )
+
     def _on_closing_failure(self, error: BaseException) -> None:
-        self.loop.fail(PenstockError(f"{type(error).__name__}: {error}", cause="a fault in Penstock"))
+        failure = PenstockError(f"{type(error).__name__}: {error}", cause="a fault in Penstock")
+        self.loop.fail(failure)
+        self._record_end(self.loop.error or failure, None)
         self.ended.set()
 
     def _reason(self, error: PenstockError | None) -> StopReason:

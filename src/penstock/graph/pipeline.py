@@ -10,7 +10,7 @@ import msgspec
 import pyarrow as pa
 
 from penstock.graph.names import require_distinct, require_portable
-from penstock.graph.stages import Edge, SinkBinding, Stage
+from penstock.graph.stages import Edge, SinkBinding, Stage, ToEdge, ToOperator, ToSink
 from penstock.graph.wiring import wiring_of
 from penstock.operators.base import OperatorSpec
 from penstock.protocol.columns import Columns
@@ -128,6 +128,22 @@ class Pipeline:
             sinks=tuple(binding.name for binding in self.sinks()),
             written={name: tuple(outputs) for name, outputs in wiring.written.items()},
         )
+
+    def links(self) -> tuple[tuple[str, str], ...]:
+        """The pipeline as a graph for people: from a source or operator to an operator or sink, by name."""
+        heads = {stage.name: stage.head.name for stage in self.stages}
+        links = [(edge.producer, heads[edge.consumer]) for edge in self.edges() if edge.from_source]
+        for stage in self.stages:
+            for node in stage.nodes:
+                for target in node.all_targets():
+                    match target:
+                        case ToOperator(index):
+                            links.append((node.spec.name, stage.nodes[index].spec.name))
+                        case ToEdge(edge):
+                            links.append((node.spec.name, heads[edge.consumer]))
+                        case ToSink(sink):
+                            links.append((node.spec.name, sink))
+        return tuple(dict.fromkeys(links))
 
     def outputs(self) -> dict[OutputName, Columns]:
         """The columns of everything that operators emit."""

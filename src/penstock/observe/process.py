@@ -33,17 +33,6 @@ def life_of(process: DriverProcess | None) -> Life:
     return Life.GONE if _state(process.pid) == "Z" else Life.ALIVE
 
 
-def memory_bytes() -> int:
-    """What this process holds in memory; 0 where the system does not tell."""
-    try:
-        return int((_PROC / "self" / "statm").read_bytes().split()[1]) * _PAGE
-    except (OSError, ValueError, IndexError):
-        return 0
-
-
-_PAGE = os.sysconf("SC_PAGE_SIZE")
-
-
 def _fields(pid: int) -> list[str]:
     """Behind the name of the program, which may hold anything."""
     try:

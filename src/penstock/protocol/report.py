@@ -92,6 +92,14 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Of `worked_s`, the time on a core; None where nobody measured it."""
     delayed_s: float = 0.0
     """Of `worked_s`, the time of waiting for a core."""
+    opened_s: float = 0.0
+    """Before the first step: state, readers, writers."""
+    waited_s: float = 0.0
+    """Of the steps, for rows that Spark had to deliver."""
+    bytes_in: int = 0
+    """That Spark delivered, as Arrow."""
+    memory_bytes: int = 0
+    """Of the worker, at the end."""
 
 
 class SubtaskReport(msgspec.Struct, frozen=True, kw_only=True, gc=False):

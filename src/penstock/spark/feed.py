@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.engine.cluster import OfferedBatch
-from penstock.engine.feed import Demand, SourceStopped
+from penstock.engine.feed import Demand, SourceFigures, SourceStopped
 from penstock.engine.sourcelog import all_committed, rewind_source
 from penstock.errors import MissingFile
 from penstock.protocol.ids import BatchId
@@ -30,6 +30,7 @@ from penstock.spark.quirks.querynames import start_named
 from penstock.spark.quirks.quietstop import stop_quietly
 from penstock.spark.quirks.sourcestatus import state_of
 from penstock.spark.quirks.stopped import is_stopped
+from penstock.spark.sourceprogress import source_figures
 from penstock.spark.stage_job.jobs import StageJobs, settings_for
 from penstock.store.base import Store
 
@@ -123,6 +124,14 @@ class SparkFeed:
         with suppress(Exception):  # the JVM may be gone: the feed's own thread tells that
             return state_of(reading.query, self._context)
         return None
+
+    def progress(self) -> list[SourceFigures]:
+        reading = self._reading
+        if reading is None:
+            return []
+        with suppress(Exception):  # the JVM may be gone: the feed's own thread tells that
+            return source_figures(reading.query.lastProgress)
+        return []
 
     def _read(self, offer: Callable[[OfferedBatch], None], demand: Demand) -> _Reading | None:
         """Starts a streaming query; None once the feed was stopped."""

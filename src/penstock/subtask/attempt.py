@@ -84,10 +84,11 @@ def run_subtask(
     with ExitStack() as undo, ExitStack() as closing:
         try:
             run = _Attempt(stage, plan, plan.of(subtask), store, limits, attempt, live, undo, closing, clock)
+            opened_s = clock() - started
             stepped = run.step(Barrier(plan.budget_s, clock), meter or Meter(clock))
             inputs = run.spill()
             run.finish()
-            report = run.report(inputs, stepped, lambda: clock() - started)
+            report = run.report(inputs, stepped, opened_s, lambda: clock() - started)
         except (PenstockError, UnicodeError) as error:
             told = error if isinstance(error, PenstockError) else not_text(error)
             failure = _located(told, stage, subtask).to_report()
@@ -382,7 +383,7 @@ class _Attempt(Watched):
             self._emit(index, operator.finish())
 
     def report(
-        self, inputs: tuple[InputReport, ...], stepped: _Stepped, elapsed_s: Callable[[], float]
+        self, inputs: tuple[InputReport, ...], stepped: _Stepped, opened_s: float, elapsed_s: Callable[[], float]
     ) -> SubtaskReport:
         """Makes all files durable and returns the report."""
         outputs = tuple(
@@ -423,6 +424,7 @@ class _Attempt(Watched):
                 barrier_delay_s=stepped.barrier_delay_s,
                 row_cost_s=self._row_cost_s(broadcast=False),
                 broadcast_row_cost_s=self._row_cost_s(broadcast=True),
+                opened_s=opened_s,
                 worked_s=stepped.worked.wall_s,
                 cpu_s=stepped.worked.cpu_s,
                 delayed_s=stepped.worked.delayed_s,

@@ -85,6 +85,8 @@ class Watchdog:
         self._moved_s = self._alive_s = clock()
         self._alive = 0
         self._waits = False
+        self.waited_s = 0.0
+        """For what Spark delivered."""
         self._over = threading.Event()
         self._beside: threading.Thread | None = None
 
@@ -109,13 +111,14 @@ class Watchdog:
     def delivered(self, batches: Iterator[T]) -> Iterator[T]:
         """What Spark delivers; waiting for it is not judged."""
         while True:
-            self._waits = True
+            self._waits, since_s = True, self._real_clock()
             try:
                 batch = next(batches)
             except StopIteration:
                 return
             finally:
                 self._moved_s = self._real_clock()
+                self.waited_s += self._moved_s - since_s
                 self._waits = False
             yield batch
 

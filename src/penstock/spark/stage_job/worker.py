@@ -13,8 +13,10 @@ from pyspark import TaskContext, cloudpickle
 from penstock.graph.stages import Stage
 from penstock.inflight.delivery import CountedStream
 from penstock.inflight.live import LiveInputs
+from penstock.memory import memory_bytes
 from penstock.protocol.parts import joined
 from penstock.protocol.plan import StagePlan
+from penstock.protocol.report import SubtaskReport
 from penstock.spark.quirks.gcfreeze import freeze_once
 from penstock.spark.quirks.memory import keep_memory
 from penstock.spark.stage_job.plan_property import received
@@ -67,7 +69,8 @@ class Work:
             ThreadMeter(watchdog.clock) as meter,
         ):
             # Where Spark proved that there are no rows, there is no stream: an empty one, which is counted, too.
-            delivered = iter(()) if batches is None else watchdog.delivered(batches)
+            weighed = _Weighed()
+            delivered = iter(()) if batches is None else watchdog.delivered(weighed.counted(batches))
             stream = CountedStream(delivered, [edge.name for edge in stage.source_inputs])
             report = run_subtask(
                 stage,
@@ -80,6 +83,7 @@ class Work:
                 clock=watchdog.clock,
                 meter=meter,
             )
+            report = _measured(report, watchdog.waited_s, weighed.bytes)
         freeze_once()
         return msgspec.json.encode(stream.stamped(report) if stage.source_inputs else report)
 
@@ -97,6 +101,26 @@ class Work:
         if stage is None:
             stage = _stages[self.stage_digest] = cloudpickle.loads(self.stage)
         return stage
+
+
+@dataclass(slots=True)
+class _Weighed:
+    """How many bytes Spark delivered."""
+
+    bytes: int = 0
+
+    def counted(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            self.bytes += batch.nbytes
+            yield batch
+
+
+def _measured(report: SubtaskReport, waited_s: float, bytes_in: int) -> SubtaskReport:
+    """The report with what only the worker knows."""
+    if report.timing is None:
+        return report
+    timing = msgspec.structs.replace(report.timing, waited_s=waited_s, bytes_in=bytes_in, memory_bytes=memory_bytes())
+    return msgspec.structs.replace(report, timing=timing)
 
 
 def work_of(stage: Stage, store_url: str, limits: Limits) -> Work:
