@@ -55,6 +55,7 @@ LIBRARIES: Mapping[str, tuple[str, ...]] = {
     "py4j": ("spark",),
     "pypaimon": ("sinks/paimon",),
     "obstore": ("store",),
+    "prometheus_client": ("observe",),
     "click": ("cli", "testing/simulate"),
     "datasketches": ("operators/aggregate",),
 }

@@ -57,6 +57,7 @@ class Options(TypedDict, total=False):
     max_backlog: Duration | None
     max_uncommitted: int
     max_error_rate: float
+    metrics: int | str | None
     prefetch_bytes: Size
     segment_bytes: Size
 
@@ -107,6 +108,8 @@ class Config:
     """How many published checkpoints may wait for their commit. At this number epochs wait, too."""
     max_error_rate: float = 0.05
     """The share of an operator's records that may become dead letters, counted over at least 1,000."""
+    metrics: tuple[str, int] | None = None
+    """Address and port of the driver's endpoint for Prometheus; None: there is none."""
     prefetch_bytes: int = 16 << 20
     segment_bytes: int = 64 << 20
 
@@ -247,6 +250,18 @@ def _bounds(option: str, value: object) -> tuple[int, int] | None:
     raise bad_value(option, value, "two whole numbers, the lowest and the highest parallelism, such as (2, 16)")
 
 
+def _address(option: str, value: object) -> tuple[str, int] | None:
+    """A port on all addresses, as scrapers from outside need it, or ``"127.0.0.1:9400"``."""
+    if value is None:
+        return None
+    host, _, port = value.rpartition(":") if isinstance(value, str) else ("", "", value)
+    if isinstance(port, str) and port.isdecimal():
+        port = int(port)
+    if not isinstance(port, int) or isinstance(port, bool) or not 0 <= port <= 65_535:
+        raise bad_value(option, value, 'a port such as 9400, or an address and a port such as "127.0.0.1:9400"')
+    return host, port
+
+
 _PARSERS: dict[str, _Parser] = {
     "checkpoint": _text,
     "name": lambda option, value: None if value is None else _text(option, value),
@@ -271,6 +286,7 @@ _PARSERS: dict[str, _Parser] = {
     "max_backlog": _period_or_none,
     "max_uncommitted": _whole(1),
     "max_error_rate": _share,
+    "metrics": _address,
     "prefetch_bytes": _size,
     "segment_bytes": _size,
 }

@@ -39,6 +39,7 @@ from penstock.errors import (
 from penstock.graph.leftovers import with_leftovers, with_relays
 from penstock.graph.pipeline import Pipeline
 from penstock.observe.events import Event, InFlightDropped, QueryStarted, StartRefused
+from penstock.observe.metrics_installed import open_metrics
 from penstock.observe.process import this_process
 from penstock.protocol.commit import marked
 from penstock.protocol.layout import SOURCE
@@ -72,12 +73,18 @@ def start_query(
 
     Raises: as `start_supervisor`.
     """
+    server = None if config.metrics is None else open_metrics(*config.metrics)
+    greeting = Greeting(config.checkpoint)
+    told: tuple[Listener, ...] = (*listeners, greeting) if server is None else (*listeners, greeting, server)
     try:
-        told: tuple[Listener, ...] = (*listeners, Greeting(config.checkpoint))
         supervisor = start_supervisor(pipeline, config, surroundings, told, signs_of_life=True)
     except PenstockError as error:
+        if server is not None:
+            server.close()
         _note_refusal(surroundings, config, error)
         raise
+    if server is not None:
+        supervisor.at_end(server.close)
     query = Query(supervisor)
     remember(query)
     supervisor.end_with_program()

@@ -75,6 +75,8 @@ class Supervisor:
         self._contended = 0
         self._stopping = self._drained = False
         self._stopped_by: str | None = None
+        self._at_end: list[Callable[[], None]] | None = []
+        self._at_end_lock = threading.Lock()
         self.beside: list[tuple[str, Callable[[float], bool]]] = []
         """What ends right before the last word: its name, and how to end it within some seconds."""
         self._last_savepoint: str | None = None
@@ -337,8 +339,23 @@ class Supervisor:
             ending.part(name, finish)
         self._record_end(error, self._stopped_by)
         atexit.unregister(self._stop_at_exit)
-        self.ended.set()
+        self._set_ended()
         return None
+
+    def at_end(self, close: Callable[[], None]) -> None:
+        """Has `close` called after the last word; at once if that was said."""
+        with self._at_end_lock:
+            if self._at_end is not None:
+                self._at_end.append(close)
+                return
+        close()
+
+    def _set_ended(self) -> None:
+        with self._at_end_lock:
+            closing, self._at_end = self._at_end, None
+        for close in closing or ():
+            close()
+        self.ended.set()
 
     def _record_end(self, error: PenstockError | None, by: str | None) -> None:
         self.history.record(
@@ -355,7 +372,7 @@ class Supervisor:
         failure = PenstockError(f"{type(error).__name__}: {error}", cause="a fault in Penstock")
         self.loop.fail(failure)
         self._record_end(self.loop.error or failure, None)
-        self.ended.set()
+        self._set_ended()
 
     def _reason(self, error: PenstockError | None) -> StopReason:
         if isinstance(error, Fenced):
