@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import date
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 
 from penstock.sinks.base import Sink
+from penstock.sinks.delta.sink import Delta
 from penstock.sinks.discard import Discard
 from penstock.sinks.paimon.read import read_table
 from penstock.sinks.paimon.sink import Paimon
@@ -49,3 +53,20 @@ def test_discard_keeps_what_can_be_asked_of_it() -> None:
     report = check_sink(lambda _: Discard())
     assert "An epoch without rows adds none" in report.kept
     assert set(report.untold.values()) == {"its writers hand over nothing to commit"}
+
+
+def read_delta(sink: Sink) -> pa.Table:
+    assert isinstance(sink, Delta)
+    return DeltaTable(sink.uri).to_pyarrow_table()
+
+
+def dated(ids: Sequence[int]) -> pa.RecordBatch:
+    days = [date(2026, 1, 1 + number % 3) for number in ids]
+    return pa.record_batch({"id": pa.array(ids, pa.int64()), "day": pa.array(days, pa.date32())})
+
+
+@pytest.mark.parametrize("partitioned", [False, True], ids=["append", "partitioned"])
+def test_delta_keeps_every_promise(partitioned: bool) -> None:
+    partition_by = ["day"] if partitioned else []
+    report = check_sink(lambda f: Delta(f"{f}/t", partition_by=partition_by), read_delta, rows=dated, worlds=3)
+    assert set(report.kept) == {*PROMISES, WORLDS}

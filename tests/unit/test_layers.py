@@ -51,6 +51,7 @@ LIBRARIES: Mapping[str, tuple[str, ...]] = {
     "pyspark": ("spark",),
     "py4j": ("spark",),
     "pypaimon": ("sinks/paimon",),
+    "deltalake": ("sinks/delta",),
     "obstore": ("store",),
     "click": ("cli", "testing/simulate"),
     "datasketches": ("operators/aggregate",),
