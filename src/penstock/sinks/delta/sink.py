@@ -106,9 +106,9 @@ class Delta(SinkDefaults):
     def listeners(self) -> tuple[CommitListener, ...]:
         if self.partition_done is None:
             return ()
-        from penstock.sinks.parquet.done import PartitionMarker
+        from penstock.sinks.parquet.done import FolderMarker
 
-        return (PartitionMarker(self.uri, self.partition_done),)
+        return (FolderMarker(self.uri, self.partition_done),)
 
     def open_keeper(self, commit_user: str, pending: Callable[[], Iterable[Committable]]) -> Keeper | None:
         """Looks after the table while the query runs; None when `upkeep` is off."""

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from penstock.errors import PenstockError, SubtaskFailed
 from penstock.sinks.base import Committable, WriterContext
-from penstock.sinks.parquet.files import DataFile, ParquetFiles
+from penstock.sinks.parquet.files import ParquetFiles, WrittenFile
 from penstock.sinks.parquet.partitions import as_text, folder_of
 from penstock.sinks.parquet.remote import open_folder
 from penstock.sinks.parquet.stats import ColumnStats, FileStats
@@ -86,7 +86,7 @@ class DeltaWriter:
     def abort(self) -> None:
         self._files.abort()
 
-    def _added(self, file: DataFile) -> AddedFile:
+    def _added(self, file: WrittenFile) -> AddedFile:
         values = [as_text(value) for value in file.partition]
         return AddedFile(
             path=file.name,

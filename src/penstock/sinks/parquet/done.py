@@ -22,7 +22,7 @@ def _wall_ms() -> int:
     return int(time.time() * 1000)
 
 
-class PartitionMarker(CommitListener):
+class FolderMarker(CommitListener):
     """Marks partitions while everything that was published is committed: none of their rows is still on its way."""
 
     name = "partition-done"

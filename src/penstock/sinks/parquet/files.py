@@ -80,7 +80,7 @@ def _sync(path: Path) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class DataFile:
+class WrittenFile:
     """One finished file."""
 
     name: str
@@ -122,7 +122,7 @@ class ParquetFiles:
         self._folder_of, self._announce, self._prefix = folder_of, announce, prefix
         self._target_bytes, self._options = target_bytes, dict(options or {})
         self._open: dict[Partition, _Open] = {}
-        self._done: list[DataFile] = []
+        self._done: list[WrittenFile] = []
         self._made: list[str] = []
 
     def add(self, rows: pa.RecordBatch, keys: pa.RecordBatch | None = None) -> None:
@@ -171,9 +171,9 @@ class ParquetFiles:
         size = one.stream.tell()
         one.stream.close()
         footer = one.writer.writer.metadata
-        self._done.append(DataFile(one.name, partition, size, int(time.time() * 1000), one.stats, footer))
+        self._done.append(WrittenFile(one.name, partition, size, int(time.time() * 1000), one.stats, footer))
 
-    def finish(self) -> list[DataFile]:
+    def finish(self) -> list[WrittenFile]:
         """Closes all files; called once, last."""
         for partition in list(self._open):
             self._flush(partition)
