@@ -37,7 +37,11 @@ def run(spark: object, verdicts: Verdicts) -> None:
 
 
 def sinks(folder: Path) -> dict[str, Any]:
-    return {"Delta": pen.Delta(str(folder / "delta"), upkeep=Upkeep(every="30 s"))}
+    catalog = {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}"}
+    return {
+        "Delta": pen.Delta(str(folder / "delta"), upkeep=Upkeep()),
+        "Iceberg": pen.Iceberg(catalog, "bench.t", upkeep=Upkeep(snapshots=20, snapshots_for="1 s")),
+    }
 
 
 def commit_times(sink: Any) -> list[float]:

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from penstock.engine.dryrun import Plan
     from penstock.engine.query import Query
     from penstock.sinks.delta.sink import Delta
+    from penstock.sinks.iceberg.sink import Iceberg
     from penstock.sinks.paimon.sink import Paimon
     from penstock.spark.data_source import register
     from penstock.spark.session import session, spark_conf
@@ -59,6 +60,7 @@ __all__ = [
     "ConnectProcess",
     "Delta",
     "Discard",
+    "Iceberg",
     "KeyedProcess",
     "KeyedStream",
     "Output",
@@ -120,6 +122,10 @@ def _resolved(name: str) -> Any:
         from penstock.sinks.delta.sink import Delta
 
         return Delta
+    if name == "Iceberg":
+        from penstock.sinks.iceberg.sink import Iceberg
+
+        return Iceberg
     if name == "Paimon":
         from penstock.sinks.paimon.sink import Paimon
 

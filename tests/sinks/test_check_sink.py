@@ -13,6 +13,8 @@ from deltalake import DeltaTable
 from penstock.sinks.base import Sink
 from penstock.sinks.delta.sink import Delta
 from penstock.sinks.discard import Discard
+from penstock.sinks.iceberg.catalog import open_table
+from penstock.sinks.iceberg.sink import Iceberg
 from penstock.sinks.paimon.read import read_table
 from penstock.sinks.paimon.sink import Paimon
 from penstock.testing import check_sink
@@ -69,4 +71,20 @@ def dated(ids: Sequence[int]) -> pa.RecordBatch:
 def test_delta_keeps_every_promise(partitioned: bool) -> None:
     partition_by = ["day"] if partitioned else []
     report = check_sink(lambda f: Delta(f"{f}/t", partition_by=partition_by), read_delta, rows=dated, worlds=3)
+    assert set(report.kept) == {*PROMISES, WORLDS}
+
+
+def iceberg(folder: Path, *partition_by: str) -> Iceberg:
+    catalog = {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}"}
+    return Iceberg(catalog, "shop.t", partition_by=partition_by)
+
+
+def read_iceberg(sink: Sink) -> pa.Table:
+    assert isinstance(sink, Iceberg)
+    return open_table(sink.catalog, sink.table).scan().to_arrow()
+
+
+@pytest.mark.parametrize("partition_by", [(), ("day",), ("month(day)", "bucket(4, id)")], ids=str)
+def test_iceberg_keeps_every_promise(partition_by: tuple[str, ...]) -> None:
+    report = check_sink(lambda folder: iceberg(folder, *partition_by), read_iceberg, rows=dated, worlds=2)
     assert set(report.kept) == {*PROMISES, WORLDS}

@@ -14,13 +14,16 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from tests.support.lake_job import FILES, ROWS, generate
+from penstock.sinks.iceberg.catalog import open_table
+from tests.support.lake_job import FILES, ROWS, generate, sink_of
 
 GIVE_UP_S = 240
 
 
 def ids_in(kind: str, folder: Path) -> Counter[int]:
-    assert kind == "delta"
+    if kind == "iceberg":
+        sink = sink_of(kind, folder)
+        return Counter(open_table(sink.catalog, sink.table).scan().to_arrow()["id"].to_pylist())
     return Counter(DeltaTable(str(folder / "table")).to_pyarrow_table()["id"].to_pylist())
 
 
@@ -44,7 +47,7 @@ def live(kind: str, folder: Path, epochs: int | None) -> int:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("kind", ["delta"])
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
 def test_a_driver_that_is_killed_leaves_every_row_in_its_table_once(kind: str, tmp_path: Path) -> None:
     generate(tmp_path)
     choose = random.Random()

@@ -20,7 +20,9 @@ def generate(folder: Path) -> None:
 
 
 def sink_of(kind: str, folder: Path) -> Any:
-    assert kind == "delta"
+    if kind == "iceberg":
+        catalog = {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}/lake"}
+        return pen.Iceberg(catalog, "shop.t", partition_by=["bucket(2, part)"], upkeep=pen.Upkeep(every="1 s"))
     return pen.Delta(str(folder / "table"), partition_by=["part"], upkeep=pen.Upkeep(every="1 s", small_files=4))
 
 

@@ -52,6 +52,7 @@ LIBRARIES: Mapping[str, tuple[str, ...]] = {
     "py4j": ("spark",),
     "pypaimon": ("sinks/paimon",),
     "deltalake": ("sinks/delta",),
+    "pyiceberg": ("sinks/iceberg",),
     "obstore": ("store",),
     "click": ("cli", "testing/simulate"),
     "datasketches": ("operators/aggregate",),

@@ -56,7 +56,7 @@ class LocalFolder:
         return path.open("xb")
 
     def finish(self, names: Sequence[str]) -> None:
-        folders = {Path(self.root)}
+        folders: set[Path] = set()
         for name in names:
             path = Path(self.root, name)
             _sync(path)
