@@ -27,7 +27,7 @@ BUFFER_BYTES_MAX = 128 << 20
 ROW_GROUP_ROWS = 1 << 20
 
 
-class Folder(Protocol):
+class TableFolder(Protocol):
     """Where files are made: names are relative to it."""
 
     def create(self, name: str) -> Any:
@@ -108,7 +108,7 @@ class ParquetFiles:
 
     def __init__(
         self,
-        folder: Folder,
+        folder: TableFolder,
         columns: pa.Schema,
         partition_by: Sequence[str],
         folder_of: Callable[[Partition], str],

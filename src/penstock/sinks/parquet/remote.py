@@ -6,7 +6,7 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from penstock.sinks.parquet.files import Folder, LocalFolder
+from penstock.sinks.parquet.files import LocalFolder, TableFolder
 from penstock.store import LocalStore, Store, open_store
 
 
@@ -43,7 +43,7 @@ class _Upload(io.BytesIO):
         super().close()
 
 
-def open_folder(url: str) -> Folder:
+def open_folder(url: str) -> TableFolder:
     """The folder at a path or URL."""
     store = open_store(url)
     return LocalFolder(str(store.root)) if isinstance(store, LocalStore) else StoreFolder(store)
