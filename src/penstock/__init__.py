@@ -43,6 +43,8 @@ from penstock.version import VERSION
 if TYPE_CHECKING:
     from penstock.engine.dryrun import Plan
     from penstock.engine.query import Query
+    from penstock.sinks.delta.sink import Delta
+    from penstock.sinks.iceberg.sink import Iceberg
     from penstock.sinks.paimon.sink import Paimon
     from penstock.spark.data_source import register
     from penstock.spark.session import session, spark_conf
@@ -56,7 +58,9 @@ __all__ = [
     "CommitInfo",
     "CommitListener",
     "ConnectProcess",
+    "Delta",
     "Discard",
+    "Iceberg",
     "KeyedProcess",
     "KeyedStream",
     "Output",
@@ -114,6 +118,14 @@ def _resolved(name: str) -> Any:
         from penstock.spark.data_source import register
 
         return register
+    if name == "Delta":
+        from penstock.sinks.delta.sink import Delta
+
+        return Delta
+    if name == "Iceberg":
+        from penstock.sinks.iceberg.sink import Iceberg
+
+        return Iceberg
     if name == "Paimon":
         from penstock.sinks.paimon.sink import Paimon
 

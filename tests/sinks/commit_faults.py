@@ -42,9 +42,9 @@ def run_memory(seed: int) -> World:
         table.on_commit = lambda _: world.point("inside commit")
     if seed % 2:
         world.others = {name: MemoryOthers(memory_table(sink.name), world.lose) for name, sink in sinks.items()}
-    with _told(world):
+    with told(world):
         world.run(ACTIONS)
-        _check_refusal(world)
+        check_refusal(world)
         world.check(_ids_in_memory)
     return world
 
@@ -57,16 +57,16 @@ def run_paimon(seed: int, folder: Path) -> World:
     world = World(seed, dict(sinks))
     if seed % 2:
         world.others = {name: PaimonOthers(sink, world.lose) for name, sink in sinks.items()}
-    with _told(world), _faulty_publish(world):
+    with told(world), _faulty_publish(world):
         world.run(ACTIONS)
-        _check_refusal(world)
+        check_refusal(world)
         world.check(_ids_in_paimon)
         for sink in sinks.values():
             _check_files(world, sink)
     return world
 
 
-def _check_refusal(world: World) -> None:
+def check_refusal(world: World) -> None:
     """A restart is refused only if other engines took something away while something was waiting."""
     if world.refused is None or world.rolled_back:
         return
@@ -122,17 +122,17 @@ def _ids_in_paimon(sink: Sink) -> Counter[int]:
 
 
 @contextmanager
-def _told(world: World) -> Iterator[None]:
+def told(world: World, program: str = "tests.sinks.commit_faults") -> Iterator[None]:
     """Says what led to a failure."""
     try:
         yield
     except BaseException:
         print(f"\nseed {world.seed}:\n  " + "\n  ".join(world.events[-60:]), file=sys.stderr)
-        print(f"replay: python -m tests.sinks.commit_faults --seed {world.seed}", file=sys.stderr)
+        print(f"replay: python -m {program} --seed {world.seed}", file=sys.stderr)
         raise
 
 
-def _faults(world: World) -> list[str]:
+def faults_of(world: World) -> list[str]:
     kinds = (event.partition(" at ")[0] for event in world.events)
     faults = [f"{kind}s" if kind != "crash" else "crashes" for kind in kinds if kind in {"failure", "crash", "pause"}]
     faults += ["acts of other engines" for event in world.events if ": others " in event or "upkeep keeps" in event]
@@ -157,10 +157,10 @@ def main() -> None:
     start = time.monotonic()
     seen: Counter[str] = Counter()
     for number in range(options.first, options.first + options.seeds):
-        seen.update(_faults(run_memory(number)))
+        seen.update(faults_of(run_memory(number)))
     for number in range(options.first, options.first + options.paimon):
         with tempfile.TemporaryDirectory() as folder:
-            seen.update(_faults(run_paimon(number, Path(folder))))
+            seen.update(faults_of(run_paimon(number, Path(folder))))
     print(
         f"{options.seeds} worlds in memory and {options.paimon} on Paimon tables from seed {options.first}: 0 rows "
         f"doubled, 0 lost, in {time.monotonic() - start:.0f} s ({', '.join(f'{n} {w}' for w, n in seen.items())})"

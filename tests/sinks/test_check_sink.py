@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import date
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 
 from penstock.sinks.base import Sink
+from penstock.sinks.delta.sink import Delta
 from penstock.sinks.discard import Discard
+from penstock.sinks.iceberg.catalog import open_table
+from penstock.sinks.iceberg.sink import Iceberg
 from penstock.sinks.paimon.read import read_table
 from penstock.sinks.paimon.sink import Paimon
 from penstock.testing import check_sink
@@ -49,3 +55,36 @@ def test_discard_keeps_what_can_be_asked_of_it() -> None:
     report = check_sink(lambda _: Discard())
     assert "An epoch without rows adds none" in report.kept
     assert set(report.untold.values()) == {"its writers hand over nothing to commit"}
+
+
+def read_delta(sink: Sink) -> pa.Table:
+    assert isinstance(sink, Delta)
+    return DeltaTable(sink.uri).to_pyarrow_table()
+
+
+def dated(ids: Sequence[int]) -> pa.RecordBatch:
+    days = [date(2026, 1, 1 + number % 3) for number in ids]
+    return pa.record_batch({"id": pa.array(ids, pa.int64()), "day": pa.array(days, pa.date32())})
+
+
+@pytest.mark.parametrize("partitioned", [False, True], ids=["append", "partitioned"])
+def test_delta_keeps_every_promise(partitioned: bool) -> None:
+    partition_by = ["day"] if partitioned else []
+    report = check_sink(lambda f: Delta(f"{f}/t", partition_by=partition_by), read_delta, rows=dated, worlds=3)
+    assert set(report.kept) == {*PROMISES, WORLDS}
+
+
+def iceberg(folder: Path, *partition_by: str) -> Iceberg:
+    catalog = {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}"}
+    return Iceberg(catalog, "shop.t", partition_by=partition_by)
+
+
+def read_iceberg(sink: Sink) -> pa.Table:
+    assert isinstance(sink, Iceberg)
+    return open_table(sink.catalog, sink.table).scan().to_arrow()
+
+
+@pytest.mark.parametrize("partition_by", [(), ("day",), ("month(day)", "bucket(4, id)")], ids=str)
+def test_iceberg_keeps_every_promise(partition_by: tuple[str, ...]) -> None:
+    report = check_sink(lambda folder: iceberg(folder, *partition_by), read_iceberg, rows=dated, worlds=2)
+    assert set(report.kept) == {*PROMISES, WORLDS}

@@ -54,6 +54,8 @@ LIBRARIES: Mapping[str, tuple[str, ...]] = {
     "pyspark": ("spark",),
     "py4j": ("spark",),
     "pypaimon": ("sinks/paimon",),
+    "deltalake": ("sinks/delta",),
+    "pyiceberg": ("sinks/iceberg",),
     "obstore": ("store",),
     "prometheus_client": ("observe",),
     "click": ("cli", "testing/simulate"),

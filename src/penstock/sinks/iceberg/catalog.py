@@ -1,0 +1,62 @@
+"""Opens tables of Iceberg catalogs, and says what the library's failures mean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
+
+from penstock.errors import PenstockError, StorageFailed, TableMismatch
+
+RETRIES = "commit.retry.num-retries"
+
+
+@contextmanager
+def reading(table: str) -> Iterator[None]:
+    """Raises: `StorageFailed` for whatever the library could not do."""
+    try:
+        yield
+    except (PenstockError, NoSuchTableError, NoSuchNamespaceError):
+        raise
+    except Exception as error:
+        raise StorageFailed(
+            f"Iceberg table {table}: {type(error).__name__}: {error}",
+            cause="the catalog or the storage does not answer, or metadata of the table is damaged",
+            next_step="look at the catalog and the storage, then start again",
+            path=table,
+        ) from error
+
+
+def open_catalog(catalog: Mapping[str, str] | str) -> Catalog:
+    return load_catalog(catalog) if isinstance(catalog, str) else load_catalog("penstock", **dict(catalog))
+
+
+def find_table(catalog: Mapping[str, str] | str, name: str) -> Any:
+    """The table, or None where there is none. Raises: `StorageFailed`."""
+    try:
+        with reading(name):
+            return without_retries(open_catalog(catalog).load_table(name))
+    except (NoSuchTableError, NoSuchNamespaceError):
+        return None
+
+
+def without_retries(table: Any) -> Any:
+    """The same table. The library would try a failed commit again behind snapshots that were not looked at."""
+    table.metadata.properties[RETRIES] = "0"
+    return table
+
+
+def open_table(catalog: Mapping[str, str] | str, name: str) -> Any:
+    """Raises: `TableMismatch` where there is none; `StorageFailed`."""
+    table = find_table(catalog, name)
+    if table is None:
+        raise TableMismatch(
+            f"there is no Iceberg table {name} in the catalog",
+            cause="its name is misspelt, it was not made yet, or it was dropped while the query runs",
+            next_step="make the table, or allow it with create=True",
+            table=name,
+        )
+    return table

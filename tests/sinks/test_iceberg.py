@@ -1,0 +1,237 @@
+"""Iceberg tables on their own: types, transforms, schemas, refusals, expiry, and drivers that race."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.exceptions import CommitFailedException
+
+from penstock.errors import ConfigError, Fenced, TableMismatch, TablePositionMismatch, TableRefused
+from penstock.protocol.ids import CheckpointId, Generation
+from penstock.sinks import CommitPermit, CommitReceipt, Committable, Remembered, WriterContext
+from penstock.sinks.iceberg.catalog import open_table
+from penstock.sinks.iceberg.commit import IcebergCommitter
+from penstock.sinks.iceberg.keeper import IcebergKeeper
+from penstock.sinks.iceberg.sink import Iceberg
+from penstock.sinks.upkeep import Upkeep
+from tests.sinks.lake_faults import run_iceberg
+from tests.support.seeds import FRESH, drawn
+
+SCHEMA = pa.schema([("id", pa.int64()), ("word", pa.string())])
+
+
+def iceberg(folder: Path, **options: Any) -> Iceberg:
+    catalog = {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}"}
+    return Iceberg(catalog, "shop.t", **options)
+
+
+def rows(ids: Sequence[int]) -> pa.RecordBatch:
+    return pa.record_batch([pa.array(ids, pa.int64()), pa.array([f"word {i}" for i in ids])], schema=SCHEMA)
+
+
+def write(sink: Iceberg, checkpoint: int, *batches: pa.RecordBatch) -> list[Committable]:
+    context = WriterContext(CheckpointId(checkpoint), Generation(1), 0, 1, attempt="0")
+    writer = sink.open_writer(context, batches[0].schema)
+    for batch in batches:
+        writer.write(batch)
+    return writer.prepare()
+
+
+def commit(
+    committer: IcebergCommitter, checkpoint: int, committables: Sequence[Committable], **facts: Any
+) -> CommitReceipt:
+    return committer.commit(
+        CommitPermit(Generation(1), CheckpointId(checkpoint)),
+        committables,
+        watermark=facts.get("watermark"),
+        properties={},
+        still_leader=facts.get("still_leader", lambda: True),
+    )
+
+
+def read(sink: Iceberg) -> pa.Table:
+    return open_table(sink.catalog, sink.table).scan().to_arrow()
+
+
+def filled(sink: Iceberg, *batches: pa.RecordBatch) -> pa.Table:
+    """The table after each batch was a checkpoint of its own."""
+    sink.check(batches[0].schema)
+    committer = sink.open_committer("user")
+    for checkpoint, batch in enumerate(batches, 1):
+        commit(committer, checkpoint, write(sink, checkpoint, batch))
+    return read(sink)
+
+
+def test_values_of_every_type_come_back(tmp_path: Path) -> None:
+    moment = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
+    batch = pa.record_batch(
+        {
+            "boolean": [True, None],
+            "short": pa.array([1, -2], pa.int32()),
+            "double": [float("nan"), -0.5],
+            "decimal": pa.array([Decimal("1.25"), Decimal("-3.50")], pa.decimal128(10, 2)),
+            "text": ["", "ä" * 100],
+            "binary": [b"\0", None],
+            "date": [date(2026, 1, 2), None],
+            "moment": pa.array([moment, None], pa.timestamp("us", "UTC")),
+            "local": pa.array([moment.replace(tzinfo=None), None], pa.timestamp("us")),
+            "list": pa.array([[1, 2], None], pa.list_(pa.int64())),
+            "struct": pa.array([{"a": 1}, None], pa.struct([("a", pa.int64())])),
+            "map": pa.array([[("k", 1)], None], pa.map_(pa.string(), pa.int64())),
+        }
+    )
+    table = filled(iceberg(tmp_path), batch)
+    wanted, found = pa.Table.from_batches([batch]).to_pylist(), table.to_pylist()
+    assert [{k: str(v) for k, v in row.items()} for row in found] == [
+        {k: str(v) for k, v in row.items()} for row in wanted
+    ]
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        "word",
+        "day",
+        "moment",
+        "year(day)",
+        "month(day)",
+        "day(moment)",
+        "hour(moment)",
+        "bucket(3, id)",
+        "truncate(3, word)",
+    ],
+)
+def test_rows_of_every_transform_come_back_and_files_are_pruned_by_it(tmp_path: Path, transform: str) -> None:
+    moments = [datetime(2020 + n, 1 + n, 2, 3 + n, tzinfo=UTC) for n in range(4)]
+    batch = pa.record_batch(
+        {
+            "id": pa.array(range(5), pa.int64()),
+            "word": ["a/b", "x y", "ä%41ö", "", None],
+            "day": pa.array([moment.date() for moment in moments] + [None], pa.date32()),
+            "moment": pa.array([*moments, None], pa.timestamp("us", "UTC")),
+        }
+    )
+    sink = iceberg(tmp_path, partition_by=[transform])
+    table = filled(sink, batch).sort_by("id")
+    assert table.to_pylist() == pa.Table.from_batches([batch]).to_pylist()
+    scan = open_table(sink.catalog, sink.table).scan(row_filter="id == 2")
+    assert scan.to_arrow()["id"].to_pylist() == [2]
+    assert len(list(scan.plan_files())) < 5
+
+
+def test_snapshot_and_table_tell_user_checkpoint_rows_and_watermark(tmp_path: Path) -> None:
+    sink = iceberg(tmp_path)
+    sink.check(SCHEMA)
+    committer = sink.open_committer("user")
+    receipt = commit(committer, 7, write(sink, 7, rows([1, 2])), watermark=99)
+    assert (receipt.checkpoint, receipt.snapshot, receipt.rows, receipt.files, receipt.watermark) == (7, 1, 2, 1, 99)
+    assert committer.commits(None, 1).commits == (receipt,)
+    assert open_table(sink.catalog, sink.table).properties["penstock.committed.user"] == "7"
+
+
+def test_a_zombie_is_refused_by_the_catalog(tmp_path: Path) -> None:
+    """The newer driver's fence is a snapshot: what an older driver was about to commit does not follow it."""
+    sink = iceberg(tmp_path)
+    sink.check(SCHEMA)
+    committables = write(sink, 1, rows([1]))
+    old = sink.open_committer("user")
+    old._refresh()
+    sink.open_committer("user").fence(Generation(2))
+    with pytest.raises(CommitFailedException):
+        old._append([], {}, {})
+    with pytest.raises(Fenced):
+        commit(old, 1, committables, still_leader=lambda: False)
+    assert read(sink).num_rows == 0
+
+
+def test_a_commit_is_known_when_its_snapshot_expired(tmp_path: Path) -> None:
+    sink = iceberg(tmp_path)
+    filled(sink, rows([1]), rows([2]))
+    other = sink.open_committer("other")
+    commit(other, 1, write(sink, 1, rows([3])))
+    keeper = IcebergKeeper(sink.catalog, sink.table, Upkeep(snapshots=1, snapshots_for=0.0))
+    assert keeper.step().snapshots_expired == 2
+    history = sink.open_committer("user").commits(2, 5)
+    assert [receipt.checkpoint for receipt in history.commits] == [2]
+    assert (history.gone, history.remembered) == (None, Remembered.EXPIRED)
+    assert Counter(read(sink)["id"].to_pylist()) == Counter([1, 2, 3])
+
+
+def test_drivers_in_threads_commit_each_checkpoint_once(tmp_path: Path) -> None:
+    sink = iceberg(tmp_path)
+    sink.check(SCHEMA)
+    pending = {number: write(sink, number, rows([number])) for number in range(1, 8)}
+
+    def drive() -> None:
+        committer = sink.open_committer("user")
+        for number, committables in pending.items():
+            while True:
+                try:
+                    commit(committer, number, committables)
+                except Exception:  # noqa: BLE001 - a rival, or a catalog that is locked: ask again
+                    found = committer.commits(None, 1).commits
+                    if found and found[-1].checkpoint >= number:
+                        break
+                else:
+                    break
+
+    drivers = [threading.Thread(target=drive) for _ in range(2)]
+    for driver in drivers:
+        driver.start()
+    for driver in drivers:
+        driver.join()
+    assert Counter(read(sink)["id"].to_pylist()) == Counter(pending.keys())
+
+
+def test_a_part_of_a_commit_is_never_committed_again(tmp_path: Path) -> None:
+    sink = iceberg(tmp_path)
+    sink.check(SCHEMA)
+    one, two = write(sink, 1, rows([1])), write(sink, 2, rows([2]))
+    old = sink.open_committer("user")
+    commit(sink.open_committer("user"), 1, one)
+    with pytest.raises(TablePositionMismatch):
+        commit(old, 2, [*one, *two])
+    assert read(sink)["id"].to_pylist() == [1]
+
+
+def test_a_new_column_is_added_when_allowed(tmp_path: Path) -> None:
+    old = iceberg(tmp_path)
+    filled(old, rows([1]))
+    wider = rows([2]).append_column("more", pa.array([5]))
+    with pytest.raises(TableMismatch, match="has no column 'more'"):
+        old.check(wider.schema)
+    sink = replace(old, evolve_table=True)
+    sink.check(wider.schema)
+    commit(sink.open_committer("user"), 2, write(sink, 2, wider))
+    assert read(sink).sort_by("id")["more"].to_pylist() == [None, 5]
+
+
+def test_a_table_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    sink = iceberg(tmp_path)
+    with pytest.raises(TableMismatch, match="there is no Iceberg table"):
+        replace(sink, create=False).check(SCHEMA)
+    sink.check(SCHEMA)
+    with pytest.raises(TableMismatch, match="column 'id' is int64, the stream has string"):
+        sink.check(pa.schema([("id", pa.string()), ("word", pa.string())]))
+    with pytest.raises(TableMismatch, match="is partitioned by"):
+        replace(sink, partition_by=["word"]).check(SCHEMA)
+    with pytest.raises(TableMismatch, match="is to be partitioned by 'nope'"):
+        replace(sink, table="shop.u", partition_by=["nope"]).check(SCHEMA)
+    with pytest.raises(ConfigError, match="partition_by has"):
+        replace(sink, table="shop.v", partition_by=["week(id)"]).check(SCHEMA)
+    with pytest.raises(TableRefused, match="format version 1"):
+        replace(sink, table="shop.w", properties={"format-version": "1"}).check(SCHEMA)
+
+
+@pytest.mark.parametrize("seed", [2, FRESH])
+def test_drivers_that_crash_hang_and_race_commit_each_row_once_to_iceberg(seed: int | None, tmp_path: Path) -> None:
+    run_iceberg(drawn(seed), tmp_path)
