@@ -16,7 +16,10 @@ pytestmark = pytest.mark.spark
 
 def pools_of(spark: SparkSession) -> set[str]:
     """Of all stages that Spark remembers."""
-    stages = spark.sparkContext._jsc.sc().statusStore().stageList(None, False, False, None, None)
+    gateway = spark.sparkContext._gateway
+    assert gateway is not None
+    quantiles, nothing = gateway.new_array(gateway.jvm.double, 0), gateway.jvm.java.util.ArrayList()
+    stages = spark.sparkContext._jsc.sc().statusStore().stageList(nothing, False, False, quantiles, nothing)
     return {stages.apply(number).schedulingPool() for number in range(stages.size())}
 
 
