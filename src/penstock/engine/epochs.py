@@ -22,7 +22,7 @@ from penstock.graph.stages import Edge, Stage
 from penstock.protocol.advance import Draft, absorb, missing_reports, unbalanced
 from penstock.protocol.commit import with_pending
 from penstock.protocol.epoch import Cadence
-from penstock.protocol.eventtime import Seen, advance_sources, lowest, next_processing_time
+from penstock.protocol.eventtime import Seen, advance_sources, highest, is_due, lowest, next_processing_time
 from penstock.protocol.ids import NO_CHECKPOINT, CheckpointId, Generation, next_checkpoint
 from penstock.protocol.manifest import (
     Committable,
@@ -244,11 +244,14 @@ class EpochRunner:
             return False
         now = max(self.manifest.now, self.now_us())
         draft = self._begun(now)
+        # Nothing is in flight, so all subtasks of a stage are as far as its inputs: no plan is needed to know.
+        marks = {name: edge.watermark for name, edge in draft.edges.items()}
         for stage in self.pipeline.stages:
-            plan = self._plan(stage, draft, None, self.clock(), now, len(self.pipeline.stages), None)
-            if plan.launched():
+            clock = draft.stages.get(stage.name, StageClock())
+            reached = lowest(marks[edge.name] for edge in stage.inputs if edge.timed)
+            if is_due((timer for timers in clock.timers.values() for timer in timers), reached, now):
                 return True
-            draft = absorb(draft, plan, ())
+            marks |= dict.fromkeys((edge.name for edge in stage.outputs), highest((clock.watermark, reached)))
         return False
 
     def next_due_in_s(self) -> float | None:

@@ -139,6 +139,15 @@ def due_subtasks(
     return due
 
 
+def is_due(timers: Iterable[Timer], watermark: int | None, now: int) -> bool:
+    """Whether a moment has come that somebody waits for, where all key groups have the same watermark."""
+    return any(
+        (timer.event_time is not None and watermark is not None and timer.event_time <= watermark)
+        or (timer.processing_time is not None and timer.processing_time <= now)
+        for timer in timers
+    )
+
+
 def advance_timers(timers: Iterable[Timer], changes: Sequence[tuple[KeyGroupRange, Timer | None]]) -> tuple[Timer, ...]:
     """Replaces what was known for some key groups, all of them different; what others wait for stays."""
     told = union(groups for groups, _ in changes)

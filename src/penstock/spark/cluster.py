@@ -11,6 +11,7 @@ from penstock.errors import PenstockError
 from penstock.protocol.report import SubtaskReport
 from penstock.spark.activity import activity_of
 from penstock.spark.failures import brief, is_cancellation, jvm_calls
+from penstock.spark.pools import in_pool, pool_of
 from penstock.spark.stage_job.jobs import StageJobs
 from penstock.spark.stage_job.run import JobRunner
 from penstock.store.base import Store
@@ -23,6 +24,7 @@ class SparkCluster:
         self._context = spark.sparkContext
         self._jobs, self._name = jobs, name
         self._group = f"penstock-{name}-{id(self):x}"
+        self._pool = pool_of(self._context, store)
         self._runner = JobRunner(spark, self._group, store)
         self._handed_over: int | None = None
 
@@ -40,7 +42,8 @@ class SparkCluster:
         try:
             with jvm_calls(self._context):
                 self._context.setJobGroup(self._group, f"{self._name}: {what}", interruptOnCancel=True)
-                result = self._runner.run(spec, job)
+                with in_pool(self._context, self._pool):
+                    result = self._runner.run(spec, job)
         except PenstockError:
             raise
         except Exception as error:

@@ -22,6 +22,7 @@ from penstock.protocol.ids import BatchId
 from penstock.protocol.layout import SOURCE, SOURCE_METADATA, offsets_path
 from penstock.protocol.silence import SourceState
 from penstock.spark.failures import explained, session_stopped
+from penstock.spark.pools import in_pool, pool_of
 from penstock.spark.quirks.hadoop import connector, hadoop_url
 from penstock.spark.quirks.interruption import end_interrupted
 from penstock.spark.quirks.logfiles import QuickLogFiles
@@ -62,6 +63,7 @@ class SparkFeed:
     ) -> None:
         self._jobs, self._frames, self._store, self._trigger, self._name = jobs, frames, store, trigger, name
         self._context = frames[0].sparkSession.sparkContext
+        self._pool = pool_of(self._context, store)
         self._reading: _Reading | None = None
         self._id: str | None = None
         self._lock = threading.Lock()
@@ -188,7 +190,7 @@ class SparkFeed:
         if self._store.url.startswith("file:"):  # elsewhere a rename may be a copy: Spark and the user decide
             log_files.choose()
         try:
-            with connector(self._store.url):
+            with connector(self._store.url), in_pool(self._context, self._pool):
                 query = start_named(writer, self._name, self._frames[0].sparkSession)
                 return _Reading(query, log_files, in_hand)
         except BaseException:
