@@ -1,0 +1,99 @@
+"""The data source as Spark calls it, process by process, without Spark: the rows that `pen.open` gives (E3, G1)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, LessThan
+
+import penstock as pen
+from penstock.errors import ConfigError
+from penstock.spark.data_source import CheckpointSource
+from penstock.store import LocalStore
+from penstock.testing import Harness
+from tests.support.table_cases import CASES
+
+
+def folder_of(name: str, root: Path) -> str:
+    harness = Harness(CASES[name].make(), steps=2)
+    for number in range(2):
+        CASES[name].feed(harness, Random(number))
+    store = LocalStore(root)
+    for entry in harness._store.list(""):
+        store.create(entry.path, harness._store.read(entry.path))
+    return str(root)
+
+
+def moved(value: Any) -> Any:
+    """Each step runs in another process."""
+    return cloudpickle.loads(cloudpickle.dumps(value))
+
+
+def read(options: dict[str, str], *filters: Any) -> list[dict[str, Any]]:
+    source = CheckpointSource(options)
+    schema = source.schema()
+    reader = moved(source).reader(schema)
+    if filters:
+        assert list(reader.pushFilters(list(filters))) == list(filters)
+    reader = moved(reader)
+    batches = [batch for part in reader.partitions() for batch in reader.read(moved(part))]
+    assert all(batch.schema.names == schema.names for batch in batches)
+    return [row for batch in batches for row in batch.to_pylist()]
+
+
+def bag(found: list[dict[str, Any]]) -> Counter[str]:
+    return Counter(repr(sorted(row.items())) for row in found)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_state_and_rows_in_flight_are_what_arrow_gives(tmp_path: Path, name: str) -> None:
+    folder = folder_of(name, tmp_path)
+    look = pen.open(folder)
+    for table in CASES[name].tables:
+        operator = f"it/{table}" if table else "it"
+        assert bag(read({"path": folder, "operator": operator})) == bag(look.state("it", table).to_pylist())
+    for edge in look.edges:
+        assert bag(read({"path": folder, "edge": edge})) == bag(look.in_flight(edge).to_pylist())
+
+
+@pytest.mark.parametrize("table", ["checkpoints", "epochs", "commits", "files"])
+def test_lists_are_what_arrow_gives(tmp_path: Path, table: str) -> None:
+    folder = folder_of("tumbling", tmp_path)
+    assert read({"path": folder, "table": table}) == getattr(pen.open(folder), table)().to_pylist()
+
+
+def test_filters_on_keys_and_key_groups_leave_the_rest_unread(tmp_path: Path) -> None:
+    folder = folder_of("batch_process", tmp_path)
+    whole = read({"path": folder, "operator": "it"})
+    assert read({"path": folder, "operator": "it"}, EqualTo(("user",), 3)) == [row for row in whole if row["user"] == 3]
+    some = read(
+        {"path": folder, "operator": "it"}, GreaterThanOrEqual(("_key_group",), 4), LessThan(("_key_group",), 9)
+    )
+    assert bag(some) == bag([row for row in whole if 4 <= row["_key_group"] < 9])
+    assert read({"path": folder, "operator": "it", "key": "3", "columns": "user"}) == [{"user": 3}]
+
+
+def test_paths_are_relative_to_where_python_was(tmp_path: Path) -> None:
+    folder_of("batch_process", tmp_path / "checkpoints")
+    here = type("CheckpointSource", (CheckpointSource,), {"home": str(tmp_path)})
+    assert moved(here)({"path": "checkpoints", "operator": "it"}).schema().names[0] == "user"
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"operator": "totals"}, "there is no state 'totals'"),
+        ({"opertor": "it"}, "the option 'opertor'"),
+        ({"table": "rows"}, "table='rows'"),
+        ({"operator": "it", "checkpoint": "newest"}, "checkpoint='newest'"),
+    ],
+)
+def test_a_wrong_option_is_told(tmp_path: Path, options: dict[str, str], says: str) -> None:
+    folder = folder_of("batch_process", tmp_path)
+    with pytest.raises(ConfigError, match=says):
+        CheckpointSource({"path": folder, **options}).schema()
