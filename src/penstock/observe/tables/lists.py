@@ -236,14 +236,14 @@ def _segment(edge: str, segment: Segment) -> Row:
 
 def _listed(schema: pa.Schema, rows: Callable[[], Iterable[Row]]) -> Scan:
     def batches() -> Iterator[pa.RecordBatch]:
-        held: list[Row] = []
+        gathered: list[Row] = []
         for row in rows():
-            held.append(row)
-            if len(held) == _ROWS:
-                yield _batch(schema, held)
-                held = []
-        if held:
-            yield _batch(schema, held)
+            gathered.append(row)
+            if len(gathered) == _ROWS:
+                yield _batch(schema, gathered)
+                gathered = []
+        if gathered:
+            yield _batch(schema, gathered)
 
     return Scan(schema, batches)
 

@@ -73,9 +73,9 @@ def read_manifest(store: Store, checkpoint: CheckpointId) -> Manifest:
 
 def _no_such(store: Store, checkpoint: CheckpointId) -> NoSuchCheckpoint:
     ids = checkpoint_ids(store)
-    held = f"it holds {ids[0]} to {ids[-1]}" if ids else "it holds none"
+    there = f"it holds {ids[0]} to {ids[-1]}" if ids else "it holds none"
     return NoSuchCheckpoint(
-        f"checkpoint {checkpoint} is not in {store.url}; {held}",
+        f"checkpoint {checkpoint} is not in {store.url}; {there}",
         cause="it was never published, or expired: a query keeps the newest `retain` checkpoints",
         next_step="choose one that is there, or leave the checkpoint out for the newest",
     )

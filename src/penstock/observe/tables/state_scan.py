@@ -94,17 +94,17 @@ def grouped(cut: Sequence[KeyGroupRange], counts: Sequence[int], rows: int) -> l
     [KeyGroupRange(lo=0, hi=2), KeyGroupRange(lo=2, hi=3)]
     """
     result: list[KeyGroupRange] = []
-    held: list[KeyGroupRange] = []
+    run: list[KeyGroupRange] = []
     total = 0
     for part, count in zip(cut, counts, strict=True):
-        if not count and not held:
+        if not count and not run:
             continue
-        held.append(part)
+        run.append(part)
         total += count
         if total >= rows:
-            result += joined(held)
-            held, total = [], 0
-    return result + list(joined(held))
+            result += joined(run)
+            run, total = [], 0
+    return result + list(joined(run))
 
 
 def _any_rows(run: SortedRun) -> bool:

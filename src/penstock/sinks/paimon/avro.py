@@ -1,4 +1,4 @@
-"""Avro files of a table's metadata, looked at before a decoder sees them: they may come from anybody.
+"""Avro files of a table's metadata, checked before a decoder sees them, because they may come from anywhere.
 
 A decoder does what the schema inside the file says. fastavro's has no limits: a schema that refers to itself overflows
 its stack, an array of nulls takes no bytes and never ends, and a few bytes expand to gigabytes. Here every value takes

@@ -5,9 +5,9 @@ every snapshot before N was read and none holds this checkpoint, and only if no 
 warehouse both hold at one instant, the `os.link` of N: a zombie driver that was paused anywhere cannot double rows.
 
 Nor can it commit anything at all. The link needs the hidden file that was written before leadership was asked. A new
-driver claims its generation and then withdraws the hidden files of its commit user (`fence`). Whoever wrote one before
-that has either linked it, which the new driver sees when it asks the table next, or never will. Whoever writes one
-later asks for leadership after that and is told no.
+driver claims its generation and then withdraws the hidden files of its commit user (`fence`). A driver that wrote one
+before that has either linked it, which the new driver sees when it asks the table next, or never will. A driver that
+writes one later asks for leadership after that and is told no.
 """
 
 from __future__ import annotations
@@ -223,7 +223,7 @@ class PaimonCommitter:
         return receipt
 
     def _publish(self, snapshot: private.Snapshot) -> bool:
-        """Makes a snapshot visible unless somebody else made one of that number; called by pypaimon's commit loop.
+        """Makes a snapshot visible unless another commit has that number; called by pypaimon's commit loop.
 
         pypaimon copies the watermark of the snapshot before; ours takes part in it and never sets it back.
         """

@@ -1,4 +1,4 @@
-"""A table's folder as something that may come from anybody: whatever pypaimon makes of names in it stays inside.
+"""A table's folder as something of unknown origin: whatever pypaimon makes of names in it stays inside.
 
 Snapshots, manifests and options name files. pypaimon puts such names behind the table's path and opens, writes or
 deletes what is there. Here every path passes one gate first: below the table's folder, no ``..``, no link on the way,

@@ -2,7 +2,7 @@
 
 Snapshots are numbered without gaps and never change, so each is read once: a question walks back from the newest
 snapshot to the newest one of ours, or to where the last question began. Other engines expire snapshots: one that is
-missing on the way is remembered as `gone`, for nobody can tell what it held. Filtering is by high-water mark:
+missing on the way is remembered as `gone`, because it may have held a commit of ours. Filtering is by high-water mark:
 checkpoint ids only grow. Snapshots of our commit user that compact are no commits: they add no rows.
 """
 
@@ -124,7 +124,7 @@ class CommitHistory:
         self._seen = snapshot_id
 
     def add(self, snapshot: Snapshot) -> None:
-        """Notes a commit that this committer made itself: it may expire before anybody asks."""
+        """Notes a commit that this committer made itself: it may expire before the next question."""
         self._newest, self._seen = snapshot, int(snapshot.id)
 
     def trust(self) -> None:

@@ -64,7 +64,7 @@ def write_hidden(path: Path, content: str, owner: str = "") -> Path:
 
 
 def withdraw_hidden(folder: Path, owner: str) -> None:
-    """Removes an owner's unfinished files: whoever was about to `link` one of them can no longer do so."""
+    """Removes an owner's unfinished files, so that a process that was about to `link` one of them cannot."""
     for path in folder.glob(f".*.{owner}*.tmp"):
         path.unlink(missing_ok=True)
 
@@ -87,8 +87,8 @@ _locks: dict[str, threading.RLock] = {}
 
 
 def publishing(table: str) -> threading.RLock:
-    """Held by whoever makes a snapshot of this table, so that threads of one process do not waste their work on each
-    other. Nothing but speed depends on it: `link` decides between processes."""
+    """Held while a thread makes a snapshot of this table, so that threads of one process do not waste their work on
+    each other. Nothing but speed depends on it: `link` decides between processes."""
     return _locks.setdefault(table, threading.RLock())
 
 

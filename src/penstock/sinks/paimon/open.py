@@ -38,7 +38,7 @@ def find_table(warehouse: str, name: str) -> private.Table | None:
     table = _looked_up(warehouse, name)
     folder = _folder(warehouse, name)
     if table is None and folder is not None and fence.leftover(folder) is not None:
-        # Somebody may have made the table between the two looks. Then a second one finds it.
+        # Another process may have made the table between the two looks. Then the second look finds it.
         table = _looked_up(warehouse, name)
         if table is None:
             fence.require_unused(folder)
@@ -98,7 +98,7 @@ def draft_table(name: str, schema: Schema) -> private.Table:
 
 
 def create_table(warehouse: str, name: str, schema: Schema) -> private.Table:
-    """A new table, or the one that somebody else made meanwhile."""
+    """A new table, or the one that another process made meanwhile."""
     catalog = CatalogFactory.create({"warehouse": warehouse})
     private.refuse_second_try(catalog)
     try:

@@ -30,7 +30,7 @@ from pypaimon.write.file_store_write import FileStoreWrite
 from penstock.sinks.paimon.fence import is_data_file
 
 if not logging.getLogger("pypaimon").level:
-    # pypaimon tells of every commit and file at INFO; whoever set a level already wants to hear it.
+    # pypaimon logs every commit and file at INFO. A level that the user set stays.
     logging.getLogger("pypaimon").setLevel(logging.WARNING)
 
 _LENGTH = re.compile(r"(VAR)?(CHAR|BINARY)\s*\(\s*(?P<length>\d+)\s*\)", re.IGNORECASE)

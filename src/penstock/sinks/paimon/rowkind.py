@@ -27,7 +27,7 @@ Kinds = npt.NDArray[np.int8]
 def row_kinds(column: pa.Array) -> Kinds:
     """The kind of each row, from a column of words.
 
-    Raises: `SubtaskFailed` for a word that nobody uses, or none.
+    Raises: `SubtaskFailed` for an unknown word, or none.
 
     >>> row_kinds(pa.array(["+I", "u", "-D"])).tolist()
     [0, 2, 3]

@@ -129,7 +129,7 @@ class Paimon:
         paimon_open.make_writable(self.warehouse, self.table)
         if table is None:
             table = paimon_open.create_table(self.warehouse, self.table, self._schema(schema))
-            # Somebody else may have made another one meanwhile.
+            # Another process may have made another table meanwhile.
             kind = paimon_kinds.check_kind(table)
         with readable(self.description):
             paimon_kinds.check_wanted(table, self.primary_key, self.bucket_key, self.buckets, self.merge_engine)

@@ -46,7 +46,7 @@ class Attempt:
 
 @dataclass(slots=True)
 class Scene:
-    """A table that nobody has written to yet."""
+    """A table without commits."""
 
     sink: Sink
     folder: Path

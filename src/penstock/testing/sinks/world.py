@@ -83,7 +83,7 @@ class World:
     others: dict[str, Others] = field(default_factory=dict)
     others_act: bool = False
     rolled_back: bool = False
-    """Somebody took commits of ours out of a table."""
+    """Whether another engine took commits of ours out of a table."""
     refused: TablePositionMismatch | None = None
     """A restart was refused: the story ends, nothing may be doubled."""
     rows: Callable[[Sequence[int]], pa.RecordBatch] = plain_rows
@@ -102,7 +102,7 @@ class World:
     # -- faults ----------------------------------------------------------------------------------------------------
 
     def point(self, where: str, *, answers: bool = True, pauses: bool = True) -> None:
-        """A point at which a driver may crash, be paused, or, where somebody `answers`, get no answer."""
+        """A point at which a driver may crash, be paused, or, where a call `answers`, get no answer."""
         if not self.faults or self.others_act:
             return
         self.disturb()
@@ -130,7 +130,7 @@ class World:
                 self.others_act = False
 
     def lose(self) -> None:
-        """Somebody takes commits of ours out of a table."""
+        """Another engine takes commits of ours out of a table."""
         self.rolled_back = True
 
     def _pause(self, where: str) -> None:

@@ -1,7 +1,7 @@
 """Compacts small files of append tables: the same rows in fewer files, published as a COMPACT snapshot.
 
-Only files that the table lists are touched, so never one of a committable that still waits. Commits that get in
-between add files and take nothing away; if somebody did remove a file that was rewritten, that rewrite is dropped.
+Only files that the table lists are touched, so never one of a committable that still waits. Commits that get in between
+add files and take nothing away; if another process did remove a file that was rewritten, that rewrite is dropped.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ def merge(table: KeptTable, chosen: list[ManifestMeta], now_ms: Callable[[], int
         there = table.manifests(latest)
         start = next((i for i, meta in enumerate(there) if meta.file_name == names[0]), None)
         if start is None or [meta.file_name for meta in there[start : start + len(names)]] != names:
-            return None  # somebody else merged them
+            return None  # another process merged them
         return Content([*there[:start], *merged, *there[start + len(names) :]])
 
     if publish(table, content_on, now_ms, lambda: table.remove_manifests(merged)) is None:
