@@ -16,18 +16,26 @@ from tests.generated.keyed import (
     draw_top,
 )  # fmt: skip
 from tests.generated.nodes import Node, Pool
-from tests.generated.rowwise import draw_filter, draw_flat_map, draw_map_async, draw_map_batches, draw_union
+from tests.generated.rowwise import (
+    draw_filter,
+    draw_flat_map,
+    draw_map_async,
+    draw_map_batches,
+    draw_select,
+    draw_union,
+)
 from tests.generated.several import draw_broadcast, draw_connect
 from tests.generated.sources import Input, Source, draw_input, draw_pushed, draw_sources
 from tests.generated.timed import draw_join, draw_ring, draw_window, draw_window_top
 
 Drawn = Callable[[Pool], Node | None]
 OPERATIONS: dict[Drawn, int] = {
-    draw_map_batches: 6, draw_filter: 4, draw_flat_map: 3, draw_map_async: 2, draw_union: 5, draw_aggregate: 5,
+    draw_map_batches: 6, draw_select: 2, draw_filter: 4, draw_flat_map: 3, draw_map_async: 2, draw_union: 5,
+    draw_aggregate: 5,
     draw_deduplicate: 3, draw_number: 4, draw_note: 6, draw_sum: 3, draw_top: 3, draw_window: 7, draw_window_top: 4,
     draw_join: 4, draw_ring: 3, draw_connect: 4, draw_broadcast: 3, draw_pushed: 3,
 }  # fmt: skip
-ROW_BY_ROW = (draw_map_batches, draw_filter, draw_flat_map, draw_map_async)
+ROW_BY_ROW = (draw_map_batches, draw_select, draw_filter, draw_flat_map, draw_map_async)
 BY_ARRIVAL = (draw_note, draw_note, draw_number, draw_deduplicate, draw_aggregate)
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 import penstock as pen
 from tests.generated.exprs import Condition, Expr, draw_condition, draw_expr
@@ -165,6 +166,20 @@ def letter(row: Row) -> list[Row]:
 
 
 @dataclass(frozen=True, slots=True)
+class Select:
+    """Columns under other names, by Arrow."""
+
+    shape: Shape
+    name: str | None
+
+    def build(self, stream: pen.Stream) -> pen.Stream:
+        return stream.select({new: pc.field(expr.column) for new, expr in self.shape}, name=self.name)
+
+    def sql(self, rows: str) -> str:
+        return f"SELECT {', '.join(f'{expr.sql} AS {sql_name(name)}' for name, expr in self.shape)} FROM {rows}"
+
+
+@dataclass(frozen=True, slots=True)
 class Filter:
     condition: Condition
     as_expression: bool
@@ -251,6 +266,18 @@ def draw_map_batches(pool: Pool) -> Node | None:
     fails = None if facts.updated else _fails(pool, node)
     op = MapBatches(Reshape(shape, schema_of(columns), fails), pool.name("map"))
     return _with_letters(pool, Node(op, (node,), columns, facts), fails)
+
+
+def draw_select(pool: Pool) -> Node | None:
+    node = pool.one()
+    if node is None:
+        return None
+    shape = [(name, expr) for name, expr in draw_reshape(pool, node)[0] if expr == Expr(expr.column)]
+    if not shape:
+        return None
+    columns = {name: expr.kind(node.columns) for name, expr in shape}
+    op = Select(tuple(shape), pool.name("select"))
+    return pool.add(Node(op, (node,), columns, _facts_after(node, dict(shape))))
 
 
 def draw_flat_map(pool: Pool) -> Node | None:

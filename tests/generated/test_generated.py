@@ -36,9 +36,9 @@ def test_every_operation_is_drawn_and_many_have_default_names() -> None:
     on_spark = [node for seed in range(60) for node in draw_program(seed, on_spark=True).nodes]
     drawn = {type(node.op).__name__ for node in (*nodes, *on_spark)}
     assert drawn == {
-        "Source", "Pushed", "MapBatches", "Filter", "FlatMap", "MapAsync", "Letters", "Union", "Aggregate", "Top",
-        "Deduplicate", "Number", "Third", "Note", "Sum", "Windowed", "Late", "WindowTop", "Join", "Ring", "Connect",
-        "Broadcast",
+        "Source", "Pushed", "MapBatches", "Select", "Filter", "FlatMap", "MapAsync", "Letters", "Union", "Aggregate",
+        "Top", "Deduplicate", "Number", "Third", "Note", "Sum", "Windowed", "Late", "WindowTop", "Join", "Ring",
+        "Connect", "Broadcast",
     }  # fmt: skip
     named = [node.op.name for node in nodes if hasattr(node.op, "name")]
     assert 0.4 < sum(name is None for name in named) / len(named) < 0.7
