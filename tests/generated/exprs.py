@@ -119,7 +119,8 @@ class Condition:
             case "known":
                 return pc.is_valid(array)
         values = array.to_numpy(zero_copy_only=False)
-        return pa.array(values % 5 != self.number)
+        # Outer joins make rows without a number, for which SQL's comparison is not true.
+        return pc.and_(pc.is_valid(array), pa.array(values % 5 != self.number))
 
     @property
     def expression(self) -> Any:
