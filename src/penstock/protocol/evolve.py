@@ -258,7 +258,18 @@ def _sinks(
             lines.append(PartFate("sink", name, New("gets rows from now on")))
         elif name in allowed.reset:
             lines.append(PartFate("sink", name, New("reset: gets rows from now on")))
+        elif was[name] != name:
+            lines.append(PartFate("sink", name, _renamed_sink(was[name], name)))
         else:
-            kept[name] = was[name]
-            lines.append(PartFate("sink", name, Carried() if was[name] == name else Renamed(was[name])))
+            kept[name] = name
+            lines.append(PartFate("sink", name, Carried()))
     return kept, lines
+
+
+def _renamed_sink(before: str, after: str) -> Refused:
+    """A table knows the commits of a sink by its name: under another one it would take pending rows a second time."""
+    return Refused(
+        f"it was called {before!r}, and the table knows its commits by that name",
+        f"keep the name: write(…, name={before!r});"
+        f" or leave {before!r} out of renamed=, and {after!r} gets rows from now on",
+    )

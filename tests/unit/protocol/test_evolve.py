@@ -130,6 +130,14 @@ def test_a_column_that_was_forgotten_does_not_come_back_with_old_values() -> Non
     assert "was forgotten earlier" in again.detail
 
 
+def test_a_sink_cannot_be_renamed_because_its_table_knows_it_by_name() -> None:
+    old, new = (PipelineShape(sources={}, operators={}, edges={}, sinks=(name,)) for name in ("before", "after"))
+    told = lines(old, new, Allowed(renamed={"before": "after"}))["sink after"]
+    assert told.word == "refused"
+    assert "name='before'" in told.detail
+    assert words(old, new) == {"sink before": "forgotten", "sink after": "new"}
+
+
 def test_state_of_an_operator_that_is_gone_is_refused_forgotten_or_renamed() -> None:
     """F1, F3."""
     old, gone = operator({"": (A, B)}), PipelineShape(sources={}, operators={}, edges={}, sinks=())
