@@ -123,9 +123,8 @@ class EpochRunner:
     pace: Pace = field(default_factory=Pace)
     breaker: Breaker = field(default_factory=lambda: Breaker(1.0))
     stage_s: dict[str, float] = field(default_factory=dict)
-    """Of the epoch that runs, or ran last."""
     ended_s: float | None = None
-    """When the last epoch was published."""
+    """When the last epoch was published; `stage_s` is of the one that runs, or ran last."""
     running: RunningJob | None = None
     """For other threads, which may see the last one a little too long."""
 

@@ -132,8 +132,7 @@ class _Attempt(Watched):
         closing: ExitStack,
         clock: Callable[[], float],
     ) -> None:
-        self._stage, self._plan, self._mine = stage, plan, mine
-        self._store, self._limits = store, limits
+        self._stage, self._plan, self._mine, self._store, self._limits = stage, plan, mine, store, limits
         self._me = AttemptId(plan.checkpoint, plan.generation, mine.subtask, attempt)
         self._undo, self._closing, self._live, self._clock = undo, closing, live, clock
         self._states = {table.name: self._open_state(table) for table in stage.tables}
@@ -146,8 +145,7 @@ class _Attempt(Watched):
         self.gate = Gate([self._open_channel(edge, live) for edge in stage.inputs], stage.head.port_ranks)
         self._leftovers = [LeftoverInput(part, self._open_channel(part.edge, None)) for part in stage.leftovers]
         self._time = Time(mine.groups, self.gate.watermarks(mine.groups), plan.now, plan.max_parallelism)
-        self._done_until = NO_WATERMARK
-        self._samples: dict[str, str] = {}
+        self._done_until, self._samples = NO_WATERMARK, dict[str, str]()
         rows_max = GATHERED_ROWS if stage.head.gathers else MAX_SLICE_ROWS
         self._slicers = [Slicer(plan.row_cost_s, rows_max) for _ in stage.inputs]
 
