@@ -31,7 +31,7 @@ def reading(table: str) -> Iterator[None]:
 
 
 def open_catalog(catalog: Mapping[str, str] | str) -> Catalog:
-    """A catalog in a database keeps tables under its own name: `name` among the properties, else pyiceberg's default."""
+    """A catalog in a database keeps its tables under its name: `name` in the properties, else "default"."""
     if isinstance(catalog, str):
         return load_catalog(catalog)
     properties = dict(catalog)
