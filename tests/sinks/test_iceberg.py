@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import CommitFailedException
 
 from penstock.errors import ConfigError, Fenced, TableMismatch, TablePositionMismatch, TableRefused
@@ -235,3 +236,13 @@ def test_a_table_that_does_not_fit_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", [2, FRESH])
 def test_drivers_that_crash_hang_and_race_commit_each_row_once_to_iceberg(seed: int | None, tmp_path: Path) -> None:
     run_iceberg(drawn(seed), tmp_path)
+
+
+def test_a_catalog_in_a_database_is_found_under_its_name(tmp_path: Path) -> None:
+    sink = iceberg(tmp_path)
+    assert isinstance(sink.catalog, dict)
+    named = replace(sink, catalog={**sink.catalog, "name": "ours"})
+    named.check(SCHEMA)
+    assert load_catalog("ours", **sink.catalog).table_exists("shop.t")
+    sink.check(SCHEMA)
+    assert load_catalog("default", **sink.catalog).table_exists("shop.t")

@@ -31,7 +31,11 @@ def reading(table: str) -> Iterator[None]:
 
 
 def open_catalog(catalog: Mapping[str, str] | str) -> Catalog:
-    return load_catalog(catalog) if isinstance(catalog, str) else load_catalog("penstock", **dict(catalog))
+    """A catalog in a database keeps its tables under its name: `name` in the properties, else "default"."""
+    if isinstance(catalog, str):
+        return load_catalog(catalog)
+    properties = dict(catalog)
+    return load_catalog(properties.pop("name", "default"), **properties)
 
 
 def find_table(catalog: Mapping[str, str] | str, name: str) -> Any:
