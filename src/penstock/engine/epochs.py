@@ -15,6 +15,7 @@ import msgspec
 from penstock.engine.breaker import Breaker
 from penstock.engine.checkpoints import Checkpoints
 from penstock.engine.cluster import Cluster, OfferedBatch, StageJob
+from penstock.engine.inputs import is_rerouting, stage_inputs, with_source_watermarks, with_waiting
 from penstock.engine.pace import Pace, useful_s
 from penstock.errors import REPORT_IT, ConservationError, LostReport, PenstockError
 from penstock.graph.pipeline import Pipeline
@@ -23,7 +24,7 @@ from penstock.protocol.advance import Draft, absorb, missing_reports, unbalanced
 from penstock.protocol.commit import with_pending
 from penstock.protocol.epoch import Cadence
 from penstock.protocol.eventtime import Seen, advance_sources, highest, is_due, lowest, next_processing_time
-from penstock.protocol.ids import NO_CHECKPOINT, CheckpointId, Generation, next_checkpoint
+from penstock.protocol.ids import CheckpointId, Generation, next_checkpoint
 from penstock.protocol.manifest import (
     Committable,
     EdgeState,
@@ -33,9 +34,8 @@ from penstock.protocol.manifest import (
     SourcePosition,
     StageClock,
 )
-from penstock.protocol.order import held_after, held_before, with_rescaled
+from penstock.protocol.order import with_rescaled
 from penstock.protocol.plan import (
-    InputFacts,
     StagePlan,
     SubtaskPlan,
     TableFacts,
@@ -207,7 +207,7 @@ class EpochRunner:
 
     def _readable(self) -> dict[str, EdgeState]:
         draft = Draft(edges=self.manifest.edges, state={}, stages=self.manifest.stages)
-        inputs = (_inputs(stage, draft) for stage in self.pipeline.stages)
+        inputs = (stage_inputs(stage, draft) for stage in self.pipeline.stages)
         return {name: part.readable() for parts in inputs for name, part in parts.items()}
 
     def _remove_files(self, reports: Sequence[SubtaskReport]) -> None:
@@ -265,7 +265,7 @@ class EpochRunner:
     def _subtasks(self, stage: Stage, draft: Draft, now: int, batch: OfferedBatch | None) -> tuple[SubtaskPlan, ...]:
         clock = draft.stages.get(stage.name, StageClock())
         return plan_subtasks(
-            inputs=_inputs(stage, draft, live=batch is not None),
+            inputs=stage_inputs(stage, draft, live=batch is not None),
             state={
                 table.name: TableFacts(draft.state.get(table.name, ()), broadcast=table.broadcast)
                 for table in stage.tables
@@ -287,7 +287,7 @@ class EpochRunner:
         cadence: Cadence | None,
     ) -> StagePlan:
         live = batch is not None and bool(stage.source_inputs)
-        rerouting = _rerouting(stage, draft)
+        rerouting = is_rerouting(stage, draft)
         parallelism = self._parallelism(batch)
         subtasks = self._subtasks(stage, draft, now, batch)
         budget_s = None
@@ -309,7 +309,7 @@ class EpochRunner:
             subtasks=subtasks,
             now=now,
             output_watermarks={
-                edge.name: _with_waiting(stage, draft, self._arrival_watermark(edge, draft)) for edge in stage.outputs
+                edge.name: with_waiting(stage, draft, self._arrival_watermark(edge, draft)) for edge in stage.outputs
             },
             broadcast_inputs=tuple(edge.name for edge in stage.inputs if edge.broadcast),
             broadcast_rows_max=None if budget_s is None else self.pace.broadcast_rows(stage.name, budget_s),
@@ -321,7 +321,7 @@ class EpochRunner:
     def _arrival_watermark(self, edge: Edge, draft: Draft) -> int | None:
         """Of this stage's output: up to where it was complete before the epoch, or what the consumer's others say."""
         (consumer,) = (stage for stage in self.pipeline.stages if stage.name == edge.consumer)
-        return arrival_watermark(_inputs(consumer, draft).values())
+        return arrival_watermark(stage_inputs(consumer, draft).values())
 
     def _run_stage(self, stage: Stage, plan: StagePlan, batch: OfferedBatch | None) -> list[SubtaskReport]:
         started = self.clock()
@@ -392,45 +392,6 @@ class EpochRunner:
             for stage in self.pipeline.stages
             for binding in stage.sinks
         }
-
-
-def _inputs(stage: Stage, draft: Draft, *, live: bool = False) -> dict[str, InputFacts]:
-    before = held_before(draft.edges, stage.lanes_behind, draft.stages.get(stage.name, StageClock()))
-    rerouting = _rerouting(stage, draft)
-    inputs = {
-        edge.name: InputFacts(
-            draft.edges[edge.name],
-            live=live and edge.from_source,
-            broadcast=edge.broadcast,
-            timed=edge.timed,
-            after=NO_CHECKPOINT if rerouting else held_after(draft.edges, edge.waits_for),
-            before=None if edge.broadcast else before,
-        )
-        for edge in stage.inputs
-    }
-    return {**inputs, **{part.edge.name: InputFacts(draft.edges[part.edge.name]) for part in stage.leftovers}}
-
-
-def _rerouting(stage: Stage, draft: Draft) -> bool:
-    """Whether rows of an earlier pipeline come first: whatever else the stage has is held until they are through."""
-    return any(draft.edges[part.edge.name].segments for part in stage.leftovers)
-
-
-def _with_waiting(stage: Stage, draft: Draft, watermark: int | None) -> int | None:
-    """What new segments carry: rows that are emitted once more are not later than they were."""
-    waiting = [segment.watermark for part in stage.leftovers for segment in draft.edges[part.edge.name].segments]
-    return lowest((watermark, *waiting))
-
-
-def with_source_watermarks(
-    pipeline: Pipeline, edges: Mapping[str, EdgeState], clocks: Mapping[str, SourceClock]
-) -> dict[str, EdgeState]:
-    """The edges with what their sources' clocks say."""
-    timed = {edge.name: clocks[edge.producer] for edge in pipeline.edges() if edge.from_source and edge.timed}
-    return {
-        name: msgspec.structs.replace(edge, watermark=timed[name].watermark) if name in timed else edge
-        for name, edge in edges.items()
-    }
 
 
 def _position(batch: OfferedBatch) -> SourcePosition:

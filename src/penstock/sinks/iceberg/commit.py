@@ -173,9 +173,15 @@ class IcebergCommitter:
         self.remove([entry.path for committable in committables for entry in self._decode(committable)])
 
     def remove(self, files: Sequence[str]) -> None:
-        """Removes files that writers announced and that no commit names."""
-        for file in files:
-            if file.endswith(".parquet") and is_path(file):
+        """Removes files that writers announced; a file that any snapshot lists stays."""
+        ours = [file for file in files if file.endswith(".parquet") and is_path(file)]
+        there = [file for file in ours if self._folder.exists(file)]
+        if not there:
+            return
+        self._refresh()
+        listed = self._table.inspect.all_data_files()["file_path"].to_pylist()
+        for file in there:
+            if not any(path.endswith(f"/{file}") for path in listed):
                 self._folder.remove(file)
 
     def close(self) -> None:
