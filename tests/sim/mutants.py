@@ -11,7 +11,19 @@ from typing import Any
 
 import msgspec
 
-from penstock.engine import attempts, checkpoints, collect, commits, drivertime, epochs, loop, pins, start, watch
+from penstock.engine import (
+    attempts,
+    checkpoints,
+    collect,
+    commits,
+    drivertime,
+    epochs,
+    inputs,
+    loop,
+    pins,
+    start,
+    watch,
+)
 from penstock.inflight import gate, live, scan, segment, watermarks
 from penstock.operators.process import connect_operator
 from penstock.protocol import advance, commit, plan, takeover
@@ -39,7 +51,7 @@ MUTANTS = (
     mutant(
         "quick-lane-first",
         "a consumer does not wait for rows upstream that arrived earlier",
-        (epochs, "held_after", faulty.always(None)),
+        (inputs, "held_after", faulty.always(None)),
     ),
     mutant(
         "arrival-forgotten",

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from pypaimon.write.writer.key_value_data_writer import KeyValueDataWriter
 
@@ -84,6 +84,7 @@ def table(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(_rows)
+@example([(0, "\r", None, None, None, None), (1, None, None, None, None, None)])
 def test_a_fold_is_what_pypaimon_makes_of_the_rows_one_by_one(table: private.Table, rows: list[Any]) -> None:
     files = DataFiles(table, Kind.of(table), lambda _: None)
     writer = _Both(table, (), 0, table.options, files._folds)

@@ -118,8 +118,8 @@ class _Folds:
     def __call__(self, data: pa.Table, one_by_one: Any) -> pa.Table:
         """`data` sorted by key and age; `one_by_one` is pypaimon's own fold, for functions that numpy does not have."""
         starts = fold.run_starts([data.column(_KEY_PREFIX + name) for name in self._keys])
-        if len(starts) == data.num_rows:
-            return data
+        if len(starts) == data.num_rows and self._vectorised:
+            return data  # functions that numpy does not have may change single values: listagg drops blank ones
         if self._engine == "first-row":
             return fold.keep_first(data, starts)
         if self._engine == "deduplicate":
