@@ -376,3 +376,11 @@ def never_believing(original: Any) -> Any:
             return original(last, wall, clock_s)
 
     return advanced
+
+
+def nothing_refused(original: Any) -> Any:
+    def evolve(*arguments: Any) -> Any:
+        decided = original(*arguments)
+        return replace(decided, lines=tuple(line for line in decided.lines if not line.refused))
+
+    return evolve

@@ -21,7 +21,7 @@ from penstock.operators.join import join_buffer
 from penstock.operators.process import timers, user_state
 from penstock.operators.top_n import top_n_operator, top_rows
 from penstock.operators.window import closing, lateness, session_state
-from penstock.protocol import commit, epoch, evolve, outage, processingtime, recover, scale, trust
+from penstock.protocol import commit, epoch, outage, processingtime, recover, scale, trust
 from penstock.protocol import upkeep as upkeep_decisions
 from penstock.sinks import partition_done
 from penstock.sinks.paimon.upkeep import expire, merge, orphans
@@ -109,7 +109,7 @@ MUTANTS_OF_PARTS = (
         "misfit-accepted",
         "a pipeline that does not fit its checkpoint is started",
         ("tests/unit/engine/test_engine_refusals.py",),
-        (evolve.Evolution, "refused", lambda _: property(lambda _: ())),
+        (startpoint, "evolve", faulty.nothing_refused),
     ),
     part(
         "dropped-uncounted",

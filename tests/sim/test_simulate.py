@@ -49,7 +49,7 @@ def test_a_seed_replays_exactly() -> None:
 
 def test_a_failure_says_what_happened_and_how_to_see_it_again() -> None:
     mutant = named("older-state-wins")
-    seed = by_seeds(mutant, range(20)).by
+    seed = by_seeds(mutant, range(40)).by
     assert seed is not None
     with mutant.applied():
         text = simulate(int(seed)).text()

@@ -35,6 +35,7 @@ from penstock.engine.upkeep import TableUpkeep, Upkeeping
 from penstock.errors import (
     PenstockError,
     SourceMismatch,
+    SparkSetupError,
 )
 from penstock.graph.leftovers import with_leftovers, with_relays
 from penstock.graph.pipeline import Pipeline
@@ -93,7 +94,12 @@ def start_query(
 
 
 def _note_refusal(surroundings: Surroundings, config: Config, error: PenstockError) -> None:
-    """For people who look at the folder later; a folder that is no checkpoint stays as it is."""
+    """For people who look at the folder later; a folder that is no checkpoint stays as it is.
+
+    A machine on which Spark cannot run says nothing about the query, and leaves the storage alone.
+    """
+    if isinstance(error, SparkSetupError):
+        return
     with suppress(Exception):
         store = surroundings.store(config.checkpoint)
         if Checkpoints(store).ids():
