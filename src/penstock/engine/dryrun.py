@@ -13,6 +13,7 @@ from penstock.engine.sourcelog import knows_names
 from penstock.engine.startpoint import look_for_start, table_of
 from penstock.graph.pipeline import Pipeline
 from penstock.protocol.fates import New, PartFate
+from penstock.protocol.ids import CheckpointId
 from penstock.store import open_store
 from penstock.store.base import Store
 
@@ -22,7 +23,7 @@ class Plan:
     """What a start would do with a checkpoint, part by part. Printed, it is a table."""
 
     url: str
-    checkpoint: int | None
+    checkpoint: CheckpointId | None
     """The checkpoint that the start would go on from; None: there is none yet."""
     lines: tuple[PartFate, ...]
 

@@ -36,6 +36,7 @@ from penstock.observe.tables.scan import Scan
 from penstock.observe.tables.shapes import state_table
 from penstock.observe.tables.state_scan import StateScan, sections
 from penstock.protocol.codec import decode_manifest, encode_manifest
+from penstock.protocol.ids import CheckpointId
 from penstock.protocol.keygroups import KeyGroupRange
 from penstock.protocol.manifest import Manifest
 from penstock.store import open_store
@@ -65,7 +66,7 @@ class _Asked:
 
     folder: str
     table: str
-    checkpoint: int | None = None
+    checkpoint: CheckpointId | None = None
     operator: str = ""
     part: str = ""
     edge: str | None = None
@@ -106,14 +107,14 @@ def _absolute(path: str, home: str) -> str:
     return path if "://" in path or path.startswith("file:") else str(Path(home) / Path(path).expanduser())
 
 
-def _number(text: str | None) -> int | None:
+def _number(text: str | None) -> CheckpointId | None:
     if text is None:
         return None
     if not text.isdecimal() or len(text) > 10:
         raise ConfigError(
             f"checkpoint={text!r:.100}", cause="a checkpoint has a number", next_step="leave it out for the newest"
         )
-    return int(text)
+    return CheckpointId(int(text))
 
 
 def _key(text: str | None) -> Any:

@@ -62,8 +62,15 @@ BEGINS_A_PATH = re.compile(
     r"(?:\S*[^\w.])?(?:manifests|generations|segments|state|attempts|hung|events|source|offsets)/\S*"
 )
 """A text without spaces: what people read may mention a folder."""
-NOT_THE_FOLDER = {("sinks/upkeep.py", "manifests"), ("testing/simulate/checks.py", "attempts")}
-"""An option of a table's upkeep (Paimon has manifests, too), and what a checker of the simulator is called."""
+NOT_THE_FOLDER = {
+    ("sinks/upkeep.py", "manifests"),
+    ("testing/simulate/checks.py", "attempts"),
+    ("engine/dryrun.py", "source"),
+    ("observe/metrics.py", "segments"),
+    ("observe/page/document.py", "segments"),
+}
+"""An option of a table's upkeep (Paimon has manifests, too), what a checker of the simulator is called, a kind of part
+in a dry run, a label of a metric, and a field of the page's document."""
 
 
 @given(NUMBERS)

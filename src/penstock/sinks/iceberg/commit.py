@@ -179,10 +179,21 @@ class IcebergCommitter:
         if not there:
             return
         self._refresh()
-        listed = self._table.inspect.all_data_files()["file_path"].to_pylist()
+        listed = self._listed()
         for file in there:
             if not any(path.endswith(f"/{file}") for path in listed):
                 self._folder.remove(file)
+
+    def _listed(self) -> set[str]:
+        """Data files of all snapshots; those that a manifest takes out are still in an older one."""
+        io = self._table.io
+        manifests = {
+            manifest.manifest_path: manifest
+            for snapshot in self._table.metadata.snapshots
+            for manifest in snapshot.manifests(io)
+        }
+        entries = (entry for manifest in manifests.values() for entry in manifest.fetch_manifest_entry(io))
+        return {entry.data_file.file_path for entry in entries}
 
     def close(self) -> None:
         """Nothing stays open between calls."""
