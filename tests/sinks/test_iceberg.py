@@ -246,3 +246,15 @@ def test_a_catalog_in_a_database_is_found_under_its_name(tmp_path: Path) -> None
     assert load_catalog("ours", **sink.catalog).table_exists("shop.t")
     sink.check(SCHEMA)
     assert load_catalog("default", **sink.catalog).table_exists("shop.t")
+
+
+def test_a_file_that_a_snapshot_lists_is_never_removed(tmp_path: Path) -> None:
+    sink = iceberg(tmp_path)
+    sink.check(SCHEMA)
+    committer, written = sink.open_committer("user"), write(sink, 1, rows([1, 2]))
+    commit(committer, 1, written)
+    committer.abort(written)
+    assert read(sink).num_rows == 2
+    left = write(sink, 2, rows([3]))
+    committer.abort(left)
+    assert committer.missing_files(left), "what was never committed is removed"
