@@ -27,6 +27,7 @@ from penstock.sinks.iceberg.catalog import open_table
 from penstock.sinks.iceberg.commit import IcebergCommitter
 from penstock.sinks.iceberg.keeper import IcebergKeeper
 from penstock.sinks.iceberg.sink import Iceberg
+from penstock.sinks.lake.commit import LakeCommitter, TableChange
 from penstock.sinks.upkeep import Upkeep
 from penstock.testing.sinks.world import SCHEMA, World
 from tests.sinks.commit_faults import ACTIONS, check_refusal, faults_of, told
@@ -63,14 +64,14 @@ class DeltaOthers:
 
 
 def run_delta(seed: int, folder: Path) -> World:
-    """One world on real tables."""
-    sinks = {name: Delta(str(folder / name)) for name in ("a", "bb")}
+    """One world on real tables; every third has a primary key."""
+    sinks = {name: Delta(str(folder / name), primary_key=[] if seed % 3 else ["id"]) for name in ("a", "bb")}
     for sink in sinks.values():
         sink.check(SCHEMA)
     world = World(seed, dict(sinks), probe=True)
     if seed % 2:
         world.others = {name: DeltaOthers(sink.uri, world.lose) for name, sink in sinks.items()}
-    with told(world, "tests.sinks.lake_faults"), _faulty_log(world):
+    with told(world, "tests.sinks.lake_faults"), _faulty(world, DeltaCommitter, lambda one: Path(one._root).name):
         world.run(ACTIONS)
         check_refusal(world)
         world.check(_ids_in_delta)
@@ -93,9 +94,8 @@ class IcebergOthers:
             table.append(pa.table({"id": [FOREIGN_ID]}, schema=SCHEMA))
             return "others commit a snapshot"
         if what == "expire":
-            report = IcebergKeeper(
-                self._sink.catalog, self._sink.table, Upkeep(snapshots=choose.randint(1, 3), snapshots_for=0.0)
-            ).step()
+            policy = Upkeep(snapshots=choose.randint(1, 3), snapshots_for=0.0, small_files=choose.choice([None, 2]))
+            report = IcebergKeeper(self._sink, policy).step()
             return f"others expire {report.snapshots_expired} snapshots"
         parent = current.parent_snapshot_id
         if parent is None or table.snapshot_by_id(parent) is None:
@@ -107,15 +107,18 @@ class IcebergOthers:
 
 
 def run_iceberg(seed: int, folder: Path) -> World:
-    """One world on real tables of a catalog in SQLite."""
+    """One world on real tables of a catalog in SQLite; every third has a primary key."""
     catalog = {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}"}
-    sinks = {name: Iceberg(catalog, f"shop.{name}") for name in ("a", "bb")}
+    sinks = {name: Iceberg(catalog, f"shop.{name}", primary_key=[] if seed % 3 else ["id"]) for name in ("a", "bb")}
     for sink in sinks.values():
         sink.check(SCHEMA)
     world = World(seed, dict(sinks), probe=True)
     if seed % 2:
         world.others = {name: IcebergOthers(sink, world.lose) for name, sink in sinks.items()}
-    with told(world, "tests.sinks.lake_faults"), _faulty_catalog(world):
+    with (
+        told(world, "tests.sinks.lake_faults"),
+        _faulty(world, IcebergCommitter, lambda one: one._name[5:]),
+    ):
         world.run(ACTIONS)
         check_refusal(world)
         world.check(_ids_in_iceberg)
@@ -123,45 +126,28 @@ def run_iceberg(seed: int, folder: Path) -> World:
 
 
 @contextmanager
-def _faulty_catalog(world: World) -> Iterator[None]:
-    real = IcebergCommitter._append
+def _faulty(world: World, committer: type[LakeCommitter[Any]], name_of: Callable[[Any], str]) -> Iterator[None]:
+    """Faults around the one step that makes a commit visible: where a zombie could do most harm."""
+    real = committer._publish
 
-    def append(self: IcebergCommitter, entries: Any, facts: Any, marks: Any) -> None:
-        world.point("before the snapshot is visible")
-        real(self, entries, facts, marks)
-        if entries:
-            world.visible(self._name.rpartition(".")[2])
-        world.point("after the snapshot is visible")
+    def publish(self: Any, change: TableChange[Any], facts: Any, checkpoint: Any) -> None:
+        world.point("before the commit is visible")
+        real(self, change, facts, checkpoint)
+        if checkpoint is not None:
+            world.visible(name_of(self))
+        world.point("after the commit is visible")
 
-    IcebergCommitter._append = append  # type: ignore[method-assign]
+    committer._publish = publish  # type: ignore[method-assign]
     try:
         yield
     finally:
-        IcebergCommitter._append = real  # type: ignore[method-assign]
+        committer._publish = real  # type: ignore[method-assign]
 
 
 def _ids_in_iceberg(sink: Sink) -> Counter[int]:
     assert isinstance(sink, Iceberg)
     ids = open_table(sink.catalog, sink.table).scan().to_arrow()["id"].to_pylist()
     return Counter(number for number in ids if number != FOREIGN_ID)
-
-
-@contextmanager
-def _faulty_log(world: World) -> Iterator[None]:
-    real = DeltaCommitter._append
-
-    def append(self: DeltaCommitter, actions: Any, facts: Any, app_id: str, version: int) -> None:
-        world.point("before the entry is visible")
-        real(self, actions, facts, app_id, version)
-        if actions:
-            world.visible(Path(self._uri).name)
-        world.point("after the entry is visible")
-
-    DeltaCommitter._append = append  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        DeltaCommitter._append = real  # type: ignore[method-assign]
 
 
 def _check_files(world: World, sink: Delta) -> None:

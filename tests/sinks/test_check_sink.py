@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -67,16 +68,17 @@ def dated(ids: Sequence[int]) -> pa.RecordBatch:
     return pa.record_batch({"id": pa.array(ids, pa.int64()), "day": pa.array(days, pa.date32())})
 
 
-@pytest.mark.parametrize("partitioned", [False, True], ids=["append", "partitioned"])
-def test_delta_keeps_every_promise(partitioned: bool) -> None:
-    partition_by = ["day"] if partitioned else []
-    report = check_sink(lambda f: Delta(f"{f}/t", partition_by=partition_by), read_delta, rows=dated, worlds=3)
+@pytest.mark.parametrize(
+    "options", [{}, {"partition_by": ["day"]}, {"primary_key": ["id"]}], ids=["append", "partitioned", "primary key"]
+)
+def test_delta_keeps_every_promise(options: dict[str, Any]) -> None:
+    report = check_sink(lambda folder: Delta(f"{folder}/t", **options), read_delta, rows=dated, worlds=2)
     assert set(report.kept) == {*PROMISES, WORLDS}
 
 
-def iceberg(folder: Path, *partition_by: str) -> Iceberg:
+def iceberg(folder: Path, **options: Any) -> Iceberg:
     catalog = {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}"}
-    return Iceberg(catalog, "shop.t", partition_by=partition_by)
+    return Iceberg(catalog, "shop.t", **options)
 
 
 def read_iceberg(sink: Sink) -> pa.Table:
@@ -84,7 +86,11 @@ def read_iceberg(sink: Sink) -> pa.Table:
     return open_table(sink.catalog, sink.table).scan().to_arrow()
 
 
-@pytest.mark.parametrize("partition_by", [(), ("day",), ("month(day)", "bucket(4, id)")], ids=str)
-def test_iceberg_keeps_every_promise(partition_by: tuple[str, ...]) -> None:
-    report = check_sink(lambda folder: iceberg(folder, *partition_by), read_iceberg, rows=dated, worlds=2)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"partition_by": ["month(day)", "bucket(4, id)"]}, {"primary_key": ["id"]}],
+    ids=["append", "partitioned", "primary key"],
+)
+def test_iceberg_keeps_every_promise(options: dict[str, Any]) -> None:
+    report = check_sink(lambda folder: iceberg(folder, **options), read_iceberg, rows=dated, worlds=2)
     assert set(report.kept) == {*PROMISES, WORLDS}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 from collections import Counter
@@ -13,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
-from deltalake.exceptions import CommitFailedError
 
 import penstock as pen
 from penstock.errors import Fenced, TableMismatch, TablePositionMismatch, TableRefused
@@ -24,6 +25,7 @@ from penstock.sinks import CommitPermit, CommitReceipt, Committable, Remembered,
 from penstock.sinks.delta.commit import DeltaCommitter
 from penstock.sinks.delta.keeper import DeltaKeeper
 from penstock.sinks.delta.sink import Delta
+from penstock.sinks.lake.commit import CommitOvertaken, TableChange
 from penstock.sinks.listeners import SinkTime
 from penstock.sinks.upkeep import Upkeep
 from tests.sinks.lake_faults import run_delta
@@ -163,8 +165,8 @@ def test_a_zombie_finds_its_entry_of_the_log_taken(tmp_path: Path) -> None:
     old = sink.open_committer("user")
     old._refresh()
     sink.open_committer("user").fence(Generation(2))
-    with pytest.raises(CommitFailedError):
-        old._append([], {}, "user", 1)
+    with pytest.raises(CommitOvertaken):
+        old._publish(TableChange(()), {}, CheckpointId(1))
     with pytest.raises(Fenced):
         commit(old, 1, committables, still_leader=lambda: False)
     assert ids_in(sink) == Counter()
@@ -286,3 +288,48 @@ def test_finished_partitions_are_marked(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", [3, FRESH])
 def test_drivers_that_crash_hang_and_race_commit_each_row_once_to_delta(seed: int | None, tmp_path: Path) -> None:
     run_delta(drawn(seed), tmp_path)
+
+
+@pytest.mark.parametrize("by_time", [False, True], ids=["by version", "by time"])
+def test_a_query_does_not_go_on_over_a_restore_and_goes_on_from_the_checkpoint_that_fits(
+    tmp_path: Path, by_time: bool
+) -> None:
+    sink = Delta(str(tmp_path / "t"))
+    filled(sink, rows([1]), rows([2]), rows([3]))
+    running = sink.open_committer("user")
+    table = DeltaTable(sink.uri)
+    first = {entry["version"]: entry["timestamp"] for entry in table.history()}[1]
+    table.restore(datetime.fromtimestamp(first / 1000, UTC) if by_time else 1)
+    with pytest.raises(TablePositionMismatch, match="rolled the table back"):
+        commit(running, 4, write(sink, 4, rows([4])))
+    history = sink.open_committer("user").commits(3, 1)
+    assert history.remembered is Remembered.LOST
+    assert [receipt.checkpoint for receipt in history.commits] == [1]
+    restored = sink.open_committer("user")
+    assert restored.commits(1, 1).remembered is Remembered.PRESENT
+    commit(restored, 2, write(sink, 2, rows([22])))
+    assert ids_in(sink) == Counter([1, 22])
+    assert restored.commits(None, 1).commits[-1].checkpoint == 2
+
+
+def test_a_restore_that_keeps_our_commits_is_no_reason_to_stop(tmp_path: Path) -> None:
+    sink = Delta(str(tmp_path / "t"))
+    filled(sink, rows([1]))
+    running = sink.open_committer("user")
+    write_deltalake(sink.uri, pa.Table.from_batches([rows([-1])]), mode="append")
+    DeltaTable(sink.uri).restore(1)
+    commit(running, 2, write(sink, 2, rows([2])))
+    assert ids_in(sink) == Counter([1, 2])
+
+
+def test_rows_of_a_file_are_sorted_so_that_readers_skip_row_groups(tmp_path: Path) -> None:
+    sink = Delta(str(tmp_path / "t"), sort_by=["id"])
+    sink.check(SCHEMA)
+    mixed = rows([n * 7919 % 300_000 for n in range(300_000)])
+    commit(sink.open_committer("user"), 1, write(sink, 1, mixed))
+    (file,) = Path(sink.uri).glob("*.parquet")
+    footer = pq.ParquetFile(file).metadata
+    bounds = [footer.row_group(n).column(0).statistics for n in range(footer.num_row_groups)]
+    assert footer.num_row_groups == 3
+    assert all(one.max < other.min for one, other in itertools.pairwise(bounds))
+    assert footer.row_group(0).column(0).has_column_index

@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from pypaimon.write.writer.key_value_data_writer import KeyValueDataWriter
 
 from penstock.sinks.paimon import private
-from penstock.sinks.paimon.files import DataFiles, _KeyedWriter
+from penstock.sinks.paimon.files import DataFiles, KeyedWriter
 from penstock.sinks.paimon.kinds import Kind
 from penstock.sinks.paimon.open import open_table
 from penstock.sinks.paimon.sink import Paimon
+from penstock.sinks.paimon.stats import FileStats
 
 SCHEMA = pa.schema(
     [
@@ -62,7 +63,7 @@ _rows = st.lists(
 )
 
 
-class _Both(_KeyedWriter):
+class _Both(KeyedWriter):
     """Compares our fold with pypaimon's of the same rows."""
 
     def _merge_pending_by_pk(self, data: pa.Table) -> pa.Table:
@@ -86,7 +87,7 @@ def table(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 @given(_rows)
 @example([(0, "\r", None, None, None, None), (1, None, None, None, None, None)])
 def test_a_fold_is_what_pypaimon_makes_of_the_rows_one_by_one(table: private.Table, rows: list[Any]) -> None:
-    files = DataFiles(table, Kind.of(table), lambda _: None)
+    files = DataFiles(table, Kind.of(table), lambda _: None, lambda: FileStats.of(table, {}))
     writer = _Both(table, (), 0, table.options, files._folds)
     columns = private.columns_of(table)
     batch = pa.record_batch(

@@ -21,9 +21,9 @@ from penstock.sinks.paimon import private
 from penstock.sinks.paimon.files import DataFiles, groups_of
 from penstock.sinks.paimon.open import open_table
 from penstock.sinks.paimon.read import listed_files, read_table
-from penstock.sinks.paimon.rowkind import row_kinds
 from penstock.sinks.paimon.sequence import ROW_BITS, shift_above
 from penstock.sinks.paimon.sink import Paimon
+from penstock.sinks.rowkind import row_kinds
 from penstock.testing.inline import InlineRun, stream_of
 from tests.support.keyed_runs import CASES, check_seed
 from tests.support.readers import merged_by_polars
@@ -263,7 +263,7 @@ def test_a_bucketed_table_gets_its_rows_by_bucket(tmp_path: Path) -> None:
     """C10: the compiler puts an exchange before the writer, also between a source and its table."""
     output = stream_of(SCHEMA).write(Paimon(str(tmp_path), "db.t", primary_key=["user"]), name="table")
     stages = compile_pipeline([output.node]).stages
-    assert [stage.name for stage in stages] == ["pass", "write-table"]
+    assert [stage.name for stage in stages] == ["from-source", "write-table"]
     (edge,) = stages[1].inputs
     assert edge.keys == ("bucket(4; user)",)
     assert not stages[0].sinks

@@ -246,7 +246,7 @@ def test_a_dry_run_tells_what_would_be_done_and_changes_nothing(story: Story) ->
 @pytest.mark.parametrize(
     ("options", "primary_key", "reason"),
     [
-        ({"bucket": "2"}, ["id"], "primary key"),
+        ({"bucket": "2", "changelog-producer": "lookup"}, ["id"], "changelog-producer"),
         ({"bucket": "2", "bucket-key": "id"}, [], "buckets"),
         ({"row-tracking.enabled": "true"}, [], "row-tracking"),
         ({"deletion-vectors.enabled": "true"}, [], "deletion-vectors"),

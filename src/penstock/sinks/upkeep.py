@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import Protocol, runtime_checkable
 
@@ -101,6 +101,17 @@ class UpkeepReport:
             else:
                 merged[field.name] = mine + theirs
         return UpkeepReport(**merged)  # type: ignore[arg-type]
+
+
+RunTasks = Callable[[Callable[[bytes], bytes], Sequence[bytes]], list[bytes]]
+"""Runs a function over payloads in tasks of a cluster, and tells the answers in their order."""
+
+
+@runtime_checkable
+class TaskedKeeper(Protocol):
+    """A keeper that can give large work away."""
+
+    def use_tasks(self, run: RunTasks) -> None: ...
 
 
 class Keeper(Protocol):

@@ -12,7 +12,9 @@ from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import DeltaError
 
 from penstock.errors import TableMismatch, TableRefused
+from penstock.sinks.delta.merge import refuse_deletion_vectors
 from penstock.sinks.delta.table import find_table, open_table, reading
+from penstock.sinks.lake.keys import check_keys, require_columns, without_kind
 
 if TYPE_CHECKING:
     from penstock.sinks.delta.sink import Delta
@@ -37,14 +39,19 @@ _ASK_OF_WRITERS = ("delta.generationExpression", "delta.invariants", "delta.iden
 
 def check_table(sink: Delta, schema: pa.Schema) -> None:
     """Makes the table, or verifies it. Raises: `TableMismatch`, `TableRefused`, `StorageFailed`."""
+    check_keys(sink.description, sink.primary_key, sink.row_kind, sink.partition_by, schema)
+    schema = without_kind(schema, sink.row_kind)
     _check_partitions(sink, schema)
+    _check_sorted(sink, schema)
     wanted = stream_fields(schema, sink.description)
     table = find_table(sink.uri)
     if table is None:
         table = _create(sink, wanted)
     _refuse_features(sink.description, table)
+    if sink.primary_key:
+        _refuse_merges(sink.description, table)
     partitioned = tuple(table.metadata().partition_columns)
-    if sink.partition_by and partitioned != tuple(sink.partition_by):
+    if partitioned != tuple(sink.partition_by):
         raise TableMismatch(
             f"{sink.description} is partitioned by {list(partitioned)}, the sink by {list(sink.partition_by)}",
             cause="the table was made with other partitions",
@@ -83,14 +90,7 @@ def _create(sink: Delta, wanted: dict[str, Field]) -> Any:
 
 
 def _check_partitions(sink: Delta, schema: pa.Schema) -> None:
-    missing = [name for name in sink.partition_by if name not in schema.names]
-    if missing:
-        raise TableMismatch(
-            f"{sink.description} is to be partitioned by {missing[0]!r}; the stream has {schema.names}",
-            cause="the column is misspelt, or an operator dropped it",
-            next_step="name columns of the stream in partition_by",
-            column=missing[0],
-        )
+    require_columns(sink.description, "partition_by", sink.partition_by, schema)
     odd = [name for name in sink.partition_by if not _can_partition(schema.field(name).type)]
     if odd or set(sink.partition_by) == set(schema.names):
         what = f"{odd[0]!r} is a {schema.field(odd[0]).type}" if odd else "every column is a partition column"
@@ -131,6 +131,32 @@ def _refuse_features(where: str, table: Any) -> None:
             f"{where} wants {', '.join(found)} of its writers",
             cause="Penstock adds files to a table; it does not compute columns, check rows or map names",
             next_step="write to a table without it, and let another job copy the rows",
+        )
+
+
+def _refuse_merges(where: str, table: Any) -> None:
+    """What a table may not have when files of it are rewritten."""
+    refuse_deletion_vectors(table)
+    configuration = table.metadata().configuration
+    for option, why in (
+        ("delta.appendOnly", "rows of the table may not be changed"),
+        ("delta.enableChangeDataFeed", "a change feed needs files of its own, which Penstock does not write"),
+    ):
+        if configuration.get(option, "false").lower() == "true":
+            raise TableRefused(
+                f"{where} has {option} = true and is to be written by a primary key",
+                cause=why,
+                next_step=f"set {option} to false, or leave primary_key out to append",
+            )
+
+
+def _check_sorted(sink: Delta, schema: pa.Schema) -> None:
+    require_columns(sink.description, "sort_by", sink.sort_by, schema)
+    if sink.primary_key and set(sink.primary_key) <= set(sink.partition_by):
+        raise TableRefused(
+            f"{sink.description} is partitioned by its whole primary key {list(sink.primary_key)}",
+            cause="each row would be a partition and a file of its own",
+            next_step="partition by a part of the key",
         )
 
 

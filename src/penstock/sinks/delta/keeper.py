@@ -1,7 +1,8 @@
-"""Keeps a Delta table in shape while a query writes to it: compacts small files, vacuums what nobody lists.
+"""Keeps a Delta table in shape while a query writes to it: compacts small files, cleans the log, vacuums.
 
-Both are the library's own operations. A compaction changes no rows, so it and our commits do not conflict: whoever is
-second commits behind the other. Checkpoints of the log are made by commits, as the table's configuration says.
+All are the library's own operations. A compaction changes no rows, so it and our appends do not conflict: whoever is
+second commits behind the other. Where a merge by key took files out meanwhile, the compaction is given up. Checkpoints
+of the log are made by commits, as the table's configuration says; old entries are cleaned up here.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections import Counter
 from typing import Any
 
 from deltalake import CommitProperties
+from deltalake.exceptions import CommitFailedError
 
 from penstock.protocol.upkeep import SMALL_SHARE
 from penstock.sinks.delta.table import open_table
@@ -35,6 +37,8 @@ class DeltaKeeper:
         report = UpkeepReport()
         if self._policy.small_files is not None and not self._stopped:
             report = report.plus(self._compacted(table, self._policy.small_files))
+        if self._policy.expire and not self._stopped:
+            self._clean_log(table)
         if self._policy.orphans_after is not None and not self._stopped:
             hours = max(RETENTION_H_MIN, round(self._policy.seconds("orphans_after") / 3600))
             removed = table.vacuum(hours, dry_run=False)
@@ -49,15 +53,24 @@ class DeltaKeeper:
         small = Counter(f for f, size in zip(folders, sizes, strict=True) if size < SMALL_SHARE * self._target_bytes)
         if not small or max(small.values()) < files_min:
             return UpkeepReport()
-        metrics = table.optimize.compact(
-            target_size=self._target_bytes, commit_properties=CommitProperties(max_commit_retries=15)
-        )
+        try:
+            metrics = table.optimize.compact(
+                target_size=self._target_bytes, commit_properties=CommitProperties(max_commit_retries=15)
+            )
+        except CommitFailedError:
+            return UpkeepReport()  # a merge rewrote some of the files; the next step looks again
         removed = metrics["filesRemoved"]
         return UpkeepReport(
             files_compacted=int(metrics["numFilesRemoved"]),
             files_written=int(metrics["numFilesAdded"]),
             bytes_compacted=int(removed.get("totalSize", 0)) if isinstance(removed, dict) else 0,
         )
+
+    def _clean_log(self, table: Any) -> None:
+        """Removes entries older than the table's ``delta.logRetentionDuration``, behind a checkpoint of the log."""
+        if table.metadata().configuration.get("delta.enableExpiredLogCleanup", "true").lower() == "true":
+            table.update_incremental()
+            table.cleanup_metadata()
 
     def stop(self) -> None:
         """A running compaction ends by itself."""

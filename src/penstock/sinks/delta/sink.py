@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from penstock.errors import ConfigError
-from penstock.sinks.base import Committable, SinkDefaults, TableMark, WriterContext
+from penstock.sinks.base import Committable, Routing, SinkDefaults, TableMark, WriterContext
+from penstock.sinks.lake.keys import KeyRouting, as_names, check_arguments, check_sizes
+from penstock.sinks.lake.merge import MERGE_BYTES_MAX
 from penstock.sinks.listeners import CommitListener
 from penstock.sinks.parquet.files import TARGET_BYTES
 from penstock.sinks.partition_done import PartitionDone
@@ -35,6 +37,10 @@ class Delta(SinkDefaults):
     columns that the stream has and the table lacks. `partition_done` marks finished partitions with ``_SUCCESS``.
     `upkeep` compacts small files in the background; see `Upkeep`.
 
+    With `primary_key` a row replaces the one with the same key; `row_kind` names a column that says which rows are
+    deleted. The driver then rewrites the files that hold a changed key, up to `merge_bytes_max` in one commit.
+    `sort_by` orders the rows of a file, by default by the key, so that readers skip parts of it.
+
     >>> Delta("/data/clicks", partition_by=["day"]).description
     'Delta table /data/clicks'
     """
@@ -46,26 +52,24 @@ class Delta(SinkDefaults):
     configuration: Mapping[str, str] | None = field(default=None, hash=False)
     evolve_table: bool = False
     target_file_size: int = TARGET_BYTES
+    primary_key: Sequence[str] = ()
+    row_kind: str | None = None
+    sort_by: Sequence[str] = ()
+    merge_bytes_max: int = MERGE_BYTES_MAX
     name: str | None = None
     partition_done: PartitionDone | None = None
     upkeep: Upkeep | bool = True
 
     def __post_init__(self) -> None:
         require_deltalake(f"Delta({self.uri!r})")
-        names = (self.partition_by,) if isinstance(self.partition_by, str) else tuple(self.partition_by)
-        object.__setattr__(self, "partition_by", names)
+        for option in ("partition_by", "primary_key", "sort_by"):
+            object.__setattr__(self, option, as_names(getattr(self, option)))
+        check_arguments(self.description, self.primary_key, self.row_kind)
         # Spark's workers run in another folder, so a relative path would mean another table there.
         if "://" not in self.uri:
             object.__setattr__(self, "uri", str(Path(self.uri).expanduser().absolute()))
-        if not isinstance(self.upkeep, bool | Upkeep):
-            raise ConfigError(
-                f"upkeep={self.upkeep!r}", cause="upkeep takes True, False or a pen.Upkeep(...)", next_step="change it"
-            )
-        if self.target_file_size < 1:
-            raise ConfigError(
-                f"target_file_size={self.target_file_size}", cause="a file has at least one byte", next_step="change it"
-            )
-        if self.partition_done is not None and not names:
+        check_sizes(self.upkeep, self.target_file_size, self.merge_bytes_max)
+        if self.partition_done is not None and not self.partition_by:
             raise ConfigError(
                 f"partition_done without partition_by for {self.description}",
                 cause="only partitions can be marked as done",
@@ -83,6 +87,11 @@ class Delta(SinkDefaults):
         table = find_table(self.uri)
         return None if table is None else TableMark(name=self.uri, made_at_ms=table.metadata().created_time)
 
+    def routing(self, schema: pa.Schema) -> Routing | None:
+        """Rows of one key go to one writer."""
+        del schema
+        return KeyRouting(tuple(self.primary_key)) if self.primary_key else None
+
     def check(self, schema: pa.Schema) -> None:
         """Makes the table if it is missing, or verifies that it fits the stream.
 
@@ -96,12 +105,12 @@ class Delta(SinkDefaults):
         require_deltalake(f"The writer of {self.description}")  # an executor may have other packages than the driver
         from penstock.sinks.delta.writer import DeltaWriter
 
-        return DeltaWriter(self.uri, self.partition_by, schema, context, self.target_file_size)
+        return DeltaWriter(self, schema, context)
 
     def open_committer(self, commit_user: str) -> DeltaCommitter:
         from penstock.sinks.delta.commit import DeltaCommitter
 
-        return DeltaCommitter(self.uri, commit_user)
+        return DeltaCommitter(self, commit_user)
 
     def listeners(self) -> tuple[CommitListener, ...]:
         if self.partition_done is None:

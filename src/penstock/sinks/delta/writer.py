@@ -8,17 +8,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow as pa
 
-from penstock.errors import PenstockError, SubtaskFailed
-from penstock.sinks.base import Committable, WriterContext
+from penstock.sinks.base import WriterContext
+from penstock.sinks.lake.keys import without_kind
+from penstock.sinks.lake.writer import LakeWriter
 from penstock.sinks.parquet.files import ParquetFiles, WrittenFile
 from penstock.sinks.parquet.partitions import as_text, folder_of
 from penstock.sinks.parquet.remote import open_folder
-from penstock.sinks.parquet.stats import ColumnStats, FileStats
+from penstock.sinks.parquet.stats import ColumnStats, ParquetStats
+
+if TYPE_CHECKING:
+    from penstock.sinks.delta.sink import Delta
 
 TEXT_MAX = 32
 """Longer strings are cut in statistics, as Delta Lake does."""
@@ -27,8 +31,8 @@ TEXT_MAX = 32
 _stats_encoder = msgspec.json.Encoder(decimal_format="number")
 
 
-class AddedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One file that a commit adds to the table."""
+class AddedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One file that a commit adds to the table; with `deletes` it holds keys whose rows the commit takes away."""
 
     path: str
     size: int
@@ -36,6 +40,7 @@ class AddedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     partition: dict[str, str | None]
     modified_ms: int
     stats: str
+    deletes: bool = False
 
 
 def encode(files: Sequence[AddedFile]) -> bytes:
@@ -47,58 +52,55 @@ def decode(payload: bytes) -> list[AddedFile]:
     return msgspec.json.decode(payload, type=list[AddedFile])
 
 
-class DeltaWriter:
-    """One writer per attempt; file names hold a random part, so that attempts never meet."""
+class DeltaWriter(LakeWriter[AddedFile]):
+    """As `LakeWriter`."""
 
-    def __init__(
-        self, uri: str, partition_by: Sequence[str], schema: pa.Schema, context: WriterContext, target_bytes: int
-    ) -> None:
-        self._uri, self._partition_by = uri, tuple(partition_by)
-        columns = pa.schema([field for field in schema if field.name not in self._partition_by])
-        self._files = ParquetFiles(
-            open_folder(uri),
-            columns,
-            self._partition_by,
-            lambda values: folder_of(self._partition_by, [as_text(value) for value in values]),
+    def __init__(self, sink: Delta, schema: pa.Schema, context: WriterContext) -> None:
+        columns = without_kind(schema, sink.row_kind)
+        super().__init__(sink.description, sink.uri, columns, sink.primary_key, sink.row_kind)
+        self._sink, self._context = sink, context
+
+    def _stored(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        return batch.select(self._columns.names)
+
+    def _new_files(self, columns: pa.Schema, *, deletes: bool) -> ParquetFiles:
+        context, names = self._context, self._sink.partition_by
+        kind = "gone" if deletes else "part"
+        return ParquetFiles(
+            open_folder(self._sink.uri),
+            pa.schema([field for field in columns if field.name not in names]),
+            names,
+            lambda values: folder_of(names, [as_text(value) for value in values]),
             announce=context.announce,
-            prefix=f"part-{context.checkpoint}-{context.subtask}",
-            target_bytes=target_bytes,
+            prefix=f"{kind}-{context.checkpoint}-{context.subtask}",
+            target_bytes=self._sink.target_file_size,
+            sort_by=self._sink.sort_by,
         )
 
-    def write(self, batch: pa.RecordBatch) -> None:
-        try:
-            self._files.add(batch)
-        except PenstockError:
-            raise
-        except Exception as error:
-            raise _failed(self._uri, error) from error
+    def _add(self, files: ParquetFiles, rows: pa.RecordBatch) -> None:
+        files.add(rows)
 
-    def prepare(self) -> list[Committable]:
-        try:
-            files = [self._added(file) for file in self._files.finish()]
-        except Exception as error:
-            self.abort()
-            raise _failed(self._uri, error) from error
-        if not files:
-            return []
-        return [Committable(encode(files), sum(f.rows for f in files), sum(f.size for f in files))]
+    def _described(self, file: WrittenFile, *, deletes: bool) -> AddedFile:
+        return added(file, self._sink.partition_by, [as_text(value) for value in file.partition], deletes=deletes)
 
-    def abort(self) -> None:
-        self._files.abort()
-
-    def _added(self, file: WrittenFile) -> AddedFile:
-        values = [as_text(value) for value in file.partition]
-        return AddedFile(
-            path=file.name,
-            size=file.bytes,
-            rows=file.stats.rows,
-            partition=dict(zip(self._partition_by, values, strict=True)),
-            modified_ms=file.made_at_ms,
-            stats=stats_json(file.stats),
-        )
+    def _encoded(self, files: Sequence[AddedFile]) -> bytes:
+        return encode(files)
 
 
-def stats_json(stats: FileStats) -> str:
+def added(file: WrittenFile, names: Sequence[str], values: Sequence[str | None], *, deletes: bool = False) -> AddedFile:
+    """A file as the log names it; `values` are the partition's, as text."""
+    return AddedFile(
+        path=file.name,
+        size=file.bytes,
+        rows=file.stats.rows,
+        partition=dict(zip(names, values, strict=True)),
+        modified_ms=file.made_at_ms,
+        stats=stats_json(file.stats),
+        deletes=deletes,
+    )
+
+
+def stats_json(stats: ParquetStats) -> str:
     """Statistics of a file as Delta Lake's log has them."""
     bounded = {name: column for name, column in stats.columns.items() if column.low is not None and column.bounded}
     lows = {name: _low(column.low) for name, column in bounded.items()}
@@ -142,14 +144,3 @@ def _moment(value: datetime) -> str:
     zone = "Z" if value.tzinfo is not None else ""
     moment = value.astimezone(UTC).replace(tzinfo=None) if value.tzinfo is not None else value
     return f"{moment.isoformat(timespec='milliseconds')}{zone}"
-
-
-def _failed(uri: str, error: Exception) -> PenstockError:
-    if isinstance(error, PenstockError):
-        return error
-    return SubtaskFailed(
-        f"the writer of Delta table {uri} failed: {type(error).__name__}: {error}",
-        cause="these rows cannot be written as Parquet, or the storage failed",
-        next_step="look at the rows or the storage named above, then start again: nothing published was lost",
-        path=uri,
-    )

@@ -12,6 +12,7 @@ from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 from penstock.errors import PenstockError, StorageFailed, TableMismatch
 
 RETRIES = "commit.retry.num-retries"
+MERGE = "commit.manifest-merge.enabled"
 
 
 @contextmanager
@@ -42,14 +43,19 @@ def find_table(catalog: Mapping[str, str] | str, name: str) -> Any:
     """The table, or None where there is none. Raises: `StorageFailed`."""
     try:
         with reading(name):
-            return without_retries(open_catalog(catalog).load_table(name))
+            return as_written(open_catalog(catalog).load_table(name))
     except (NoSuchTableError, NoSuchNamespaceError):
         return None
 
 
-def without_retries(table: Any) -> Any:
-    """The same table. The library would try a failed commit again behind snapshots that were not looked at."""
+def as_written(table: Any) -> Any:
+    """The same table, as it is committed to.
+
+    The library would try a failed commit again behind snapshots that were not looked at. It merges manifests only if
+    the table says so, while Iceberg's own default is to merge: else each commit takes longer than the one before.
+    """
     table.metadata.properties[RETRIES] = "0"
+    table.metadata.properties.setdefault(MERGE, "true")
     return table
 
 

@@ -12,7 +12,8 @@ from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.transforms import parse_transform
 
 from penstock.errors import ConfigError, TableMismatch, TableRefused
-from penstock.sinks.iceberg.catalog import find_table, open_catalog, open_table, reading, without_retries
+from penstock.sinks.iceberg.catalog import as_written, find_table, open_catalog, open_table, reading
+from penstock.sinks.lake.keys import check_keys, require_columns, without_kind
 
 if TYPE_CHECKING:
     from penstock.sinks.iceberg.sink import Iceberg
@@ -37,6 +38,9 @@ def transform_of(text: str) -> tuple[str, str]:
 
 def check_table(sink: Iceberg, schema: pa.Schema) -> None:
     """Makes the table, or verifies it. Raises: `TableMismatch`, `TableRefused`, `StorageFailed`, `ConfigError`."""
+    check_keys(sink.description, sink.primary_key, sink.row_kind, (), schema)
+    schema = without_kind(schema, sink.row_kind)
+    require_columns(sink.description, "sort_by", sink.sort_by, schema)
     table = find_table(sink.catalog, sink.table)
     if table is None:
         table = _create(sink, schema)
@@ -47,6 +51,8 @@ def check_table(sink: Iceberg, schema: pa.Schema) -> None:
             next_step="upgrade the table to version 2",
         )
     _check_partitions(sink, table)
+    sources = [table.schema().find_field(field.source_id).name for field in table.spec().fields]
+    check_keys(sink.description, sink.primary_key, None, sources, schema)
     _check_columns(sink, table, schema)
 
 
@@ -59,7 +65,8 @@ def _create(sink: Iceberg, schema: pa.Schema) -> Any:
             catalog.create_namespace(sink.table.rpartition(".")[0])
         # The stream may send nulls, whatever its schema says of a source.
         columns = pa.schema([field.with_nullable(True) for field in schema])
-        _require_columns(sink, columns)
+        parts = [transform_of(text)[0] for text in sink.partition_by]
+        require_columns(sink.description, "partition_by", parts, columns)
         with suppress(TableAlreadyExistsError):
             _make(sink, catalog, columns)
     return open_table(sink.catalog, sink.table)
@@ -83,18 +90,6 @@ def _make(sink: Iceberg, catalog: Any, columns: pa.Schema) -> None:
 
 def _part_name(column: str, transform: str) -> str:
     return column if transform == "identity" else f"{column}_{transform.partition('[')[0]}"
-
-
-def _require_columns(sink: Iceberg, schema: pa.Schema) -> None:
-    for text in sink.partition_by:
-        column, _ = transform_of(text)
-        if column not in schema.names:
-            raise TableMismatch(
-                f"{sink.description} is to be partitioned by {text!r}; the stream has {schema.names}",
-                cause="the column is misspelt, or an operator dropped it",
-                next_step="name columns of the stream in partition_by",
-                column=column,
-            )
 
 
 def _check_partitions(sink: Iceberg, table: Any) -> None:
@@ -136,7 +131,7 @@ def _check_columns(sink: Iceberg, table: Any, schema: pa.Schema) -> None:
             column=lacking[0],
         )
     if added:
-        with reading(sink.table), without_retries(table).update_schema() as update:
+        with reading(sink.table), as_written(table).update_schema() as update:
             update.union_by_name(pa.schema([*there.values(), *(field.with_nullable(True) for field in added)]))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from penstock.sinks.iceberg.catalog import open_table
 
@@ -20,6 +21,10 @@ class TableLayout:
 
 def layout_of(catalog: Mapping[str, str] | str, name: str) -> TableLayout:
     """Raises: `TableMismatch`, `StorageFailed`."""
-    table = open_table(catalog, name)
+    return layout_of_table(open_table(catalog, name), name)
+
+
+def layout_of_table(table: Any, name: str) -> TableLayout:
+    """The same of a table that is open."""
     data = table.properties.get("write.data.path", f"{table.location().rstrip('/')}/data")
     return TableLayout(name, data, table.schema().model_dump_json(), table.spec().model_dump_json())

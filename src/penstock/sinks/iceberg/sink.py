@@ -16,7 +16,9 @@ import pyarrow as pa
 
 from penstock.errors import ConfigError
 from penstock.protocol.ids import CheckpointId
-from penstock.sinks.base import Committable, SinkDefaults, TableMark, WriterContext
+from penstock.sinks.base import Committable, Routing, SinkDefaults, TableMark, WriterContext
+from penstock.sinks.lake.keys import KeyRouting, as_names, check_arguments, check_sizes
+from penstock.sinks.lake.merge import MERGE_BYTES_MAX
 from penstock.sinks.parquet.files import TARGET_BYTES
 from penstock.sinks.upkeep import Keeper, Upkeep
 
@@ -32,7 +34,11 @@ class Iceberg(SinkDefaults):
 
     `partition_by` are columns, or transforms such as ``day(time)``, ``bucket(16, user)``, ``truncate(4, name)``. It and
     `properties` are for a table that does not exist yet. `evolve_table` adds columns that the stream has and the table
-    lacks. `upkeep` expires old snapshots in the background; see `Upkeep`.
+    lacks. `upkeep` compacts small files and expires old snapshots in the background; see `Upkeep`.
+
+    With `primary_key` a row replaces the one with the same key; `row_kind` names a column that says which rows are
+    deleted. The driver then rewrites the files that hold a changed key, up to `merge_bytes_max` in one commit.
+    `sort_by` orders the rows of a file, by default by the key, so that readers skip parts of it.
 
     >>> Iceberg({"type": "sql", "uri": "sqlite:////data/catalog.db", "warehouse": "/data"}, "shop.clicks").description
     'Iceberg table shop.clicks'
@@ -46,24 +52,26 @@ class Iceberg(SinkDefaults):
     properties: Mapping[str, str] | None = field(default=None, hash=False)
     evolve_table: bool = False
     target_file_size: int = TARGET_BYTES
+    primary_key: Sequence[str] = ()
+    row_kind: str | None = None
+    sort_by: Sequence[str] = ()
+    merge_bytes_max: int = MERGE_BYTES_MAX
     name: str | None = None
     upkeep: Upkeep | bool = True
     _layout: TableLayout | None = field(default=None, repr=False, hash=False)
 
     def __post_init__(self) -> None:
         require_pyiceberg(f"Iceberg(..., {self.table!r})")
-        names = (self.partition_by,) if isinstance(self.partition_by, str) else tuple(self.partition_by)
-        object.__setattr__(self, "partition_by", names)
+        for option in ("partition_by", "primary_key", "sort_by"):
+            object.__setattr__(self, option, as_names(getattr(self, option)))
+        check_arguments(self.description, self.primary_key, self.row_kind)
         if self.table.count(".") < 1:
             raise ConfigError(
                 f"{self.table!r} is not the name of a table",
                 cause="a table is named by its namespace and its own name",
                 next_step='write it as "namespace.table"',
             )
-        if not isinstance(self.upkeep, bool | Upkeep):
-            raise ConfigError(
-                f"upkeep={self.upkeep!r}", cause="upkeep takes True, False or a pen.Upkeep(...)", next_step="change it"
-            )
+        check_sizes(self.upkeep, self.target_file_size, self.merge_bytes_max)
 
     @property
     def description(self) -> str:
@@ -76,6 +84,11 @@ class Iceberg(SinkDefaults):
         table = find_table(self.catalog, self.table)
         made = None if table is None else int(table.metadata.table_uuid.int % (1 << 52))
         return None if table is None else TableMark(name=self.table, made_at_ms=made)
+
+    def routing(self, schema: pa.Schema) -> Routing | None:
+        """Rows of one key go to one writer."""
+        del schema
+        return KeyRouting(tuple(self.primary_key)) if self.primary_key else None
 
     def check(self, schema: pa.Schema) -> None:
         """Makes the table if it is missing, or verifies that it fits the stream.
@@ -99,21 +112,21 @@ class Iceberg(SinkDefaults):
         from penstock.sinks.iceberg.writer import IcebergWriter
 
         layout = self._layout or layout_of(self.catalog, self.table)
-        return IcebergWriter(layout, schema, context, self.target_file_size)
+        return IcebergWriter(self, layout, schema, context)
 
     def open_committer(self, commit_user: str) -> IcebergCommitter:
         from penstock.sinks.iceberg.commit import IcebergCommitter
 
-        return IcebergCommitter(self.catalog, self.table, commit_user)
+        return IcebergCommitter(self, commit_user)
 
     def open_keeper(self, commit_user: str, pending: Callable[[], Iterable[Committable]]) -> Keeper | None:
         """Looks after the table while the query runs; None when `upkeep` is off."""
-        del commit_user, pending
+        del commit_user
         if self.upkeep is False:
             return None
         from penstock.sinks.iceberg.keeper import IcebergKeeper
 
-        return IcebergKeeper(self.catalog, self.table, Upkeep() if self.upkeep is True else self.upkeep)
+        return IcebergKeeper(self, Upkeep() if self.upkeep is True else self.upkeep, pending)
 
 
 def require_pyiceberg(what: str) -> None:

@@ -6,9 +6,9 @@ partition values in Iceberg's binary form, and the statistics of its columns.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import date, datetime, time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow as pa
@@ -26,12 +26,16 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.typedef import Record
 from pyiceberg.utils.datetime import date_to_days, datetime_to_micros, time_to_micros
 
-from penstock.errors import PenstockError, SubtaskFailed
-from penstock.sinks.base import Committable, WriterContext
+from penstock.sinks.base import WriterContext
 from penstock.sinks.iceberg.layout import TableLayout
+from penstock.sinks.lake.keys import without_kind
+from penstock.sinks.lake.writer import LakeWriter
 from penstock.sinks.parquet.files import ParquetFiles, WrittenFile
 from penstock.sinks.parquet.partitions import Partition
 from penstock.sinks.parquet.remote import open_folder
+
+if TYPE_CHECKING:
+    from penstock.sinks.iceberg.sink import Iceberg
 
 _STATISTICS = (
     "record_count",
@@ -45,8 +49,8 @@ _STATISTICS = (
 )
 
 
-class ManifestEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One file that a commit adds to the table; maps are by field id."""
+class ManifestEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One file that a commit adds; maps are by field id. With `deletes` it holds keys whose rows go away."""
 
     path: str
     size: int
@@ -61,6 +65,11 @@ class ManifestEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     lower_bounds: dict[int, bytes]
     upper_bounds: dict[int, bytes]
     split_offsets: list[int]
+    deletes: bool = False
+
+    @property
+    def rows(self) -> int:
+        return self.record_count
 
 
 def encode(entries: Sequence[ManifestEntry]) -> bytes:
@@ -93,42 +102,37 @@ def as_data_file(entry: ManifestEntry, root: str, spec: PartitionSpec, schema: S
     )
 
 
-class IcebergWriter:
-    """One writer per attempt; file names hold a random part, so that attempts never meet."""
+class IcebergFiles:
+    """Makes data files of a table, and describes them. `columns` are what files hold, with the table's field ids."""
 
-    def __init__(self, layout: TableLayout, schema: pa.Schema, context: WriterContext, target_bytes: int) -> None:
-        self._layout = layout
-        self._schema = Schema.model_validate_json(layout.schema)
-        self._spec = PartitionSpec.model_validate_json(layout.spec)
-        present = [field for field in schema_to_pyarrow(self._schema) if field.name in schema.names]
-        self._columns = pa.schema(present)
-        self._names = [field.name for field in self._spec.fields]
-        self._types: list[Any] = [field.field_type for field in self._spec.partition_type(self._schema).fields]
-        self._files = ParquetFiles(
-            open_folder(layout.data),
-            self._columns,
+    def __init__(self, layout: TableLayout, announce: Callable[[str], object], target_bytes: int) -> None:
+        self._layout, self._announce, self._target_bytes = layout, announce, target_bytes
+        self.schema = Schema.model_validate_json(layout.schema)
+        self.spec = PartitionSpec.model_validate_json(layout.spec)
+        self.columns: pa.Schema = schema_to_pyarrow(self.schema)
+        self._types: list[Any] = [field.field_type for field in self.spec.partition_type(self.schema).fields]
+
+    def new(self, columns: pa.Schema, prefix: str, sort_by: Sequence[str]) -> ParquetFiles:
+        return ParquetFiles(
+            open_folder(self._layout.data),
+            columns,
             (),
-            self._folder_of,
-            announce=context.announce,
-            prefix=f"{context.checkpoint}-{context.subtask}",
-            target_bytes=target_bytes,
+            self.folder_of,
+            announce=self._announce,
+            prefix=prefix,
+            target_bytes=self._target_bytes,
+            sort_by=sort_by,
         )
 
-    def write(self, batch: pa.RecordBatch) -> None:
-        try:
-            arrays = [batch.column(field.name).cast(field.type) for field in self._columns]
-            rows = pa.RecordBatch.from_arrays(arrays, schema=self._columns)
-            self._files.add(rows, self._keys(rows) if self._spec.fields else None)
-        except PenstockError:
-            raise
-        except Exception as error:
-            raise _failed(self._layout.name, error) from error
+    def add(self, files: ParquetFiles, rows: pa.RecordBatch) -> None:
+        """Puts rows into the files of their partitions."""
+        files.add(rows, self._keys(rows) if self.spec.fields else None)
 
     def _keys(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """The partition values of rows: each transform is the library's own."""
         found = {}
-        for number, part in enumerate(self._spec.fields):
-            source = self._schema.find_field(part.source_id)
+        for number, part in enumerate(self.spec.fields):
+            source = self.schema.find_field(part.source_id)
             column = rows.column(source.name)
             if not isinstance(part.transform, IdentityTransform):
                 column = part.transform.pyarrow_transform(source.field_type)(column)
@@ -137,44 +141,59 @@ class IcebergWriter:
         return pa.record_batch(found)
 
     def _record(self, values: Partition) -> Record:
-        return Record(*[_plain(value) for value in values])
+        return Record(*[plain(value) for value in values])
 
-    def _folder_of(self, values: Partition) -> str:
-        return self._spec.partition_to_path(self._record(values), self._schema) if values else ""
+    def folder_of(self, values: Partition) -> str:
+        return self.spec.partition_to_path(self._record(values), self.schema) if values else ""
 
-    def prepare(self) -> list[Committable]:
-        try:
-            entries = [self._entry(file) for file in self._files.finish()]
-        except Exception as error:
-            self.abort()
-            raise _failed(self._layout.name, error) from error
-        if not entries:
-            return []
-        rows, size = sum(entry.record_count for entry in entries), sum(entry.size for entry in entries)
-        return [Committable(encode(entries), rows, size)]
-
-    def abort(self) -> None:
-        self._files.abort()
-
-    def _entry(self, file: WrittenFile) -> ManifestEntry:
+    def described(self, file: WrittenFile, *, deletes: bool = False) -> ManifestEntry:
+        """What the manifest says of a file."""
         statistics = data_file_statistics_from_parquet_metadata(
             parquet_metadata=file.footer,
-            stats_columns=compute_statistics_plan(self._schema, {}),
-            parquet_column_mapping=parquet_path_to_id_mapping(self._schema),
+            stats_columns=compute_statistics_plan(self.schema, {}),
+            parquet_column_mapping=parquet_path_to_id_mapping(self.schema),
         ).to_serialized_dict()
         record = self._record(file.partition)
         values = zip(self._types, (record[number] for number in range(len(self._types))), strict=True)
         return ManifestEntry(
             path=file.name,
             size=file.bytes,
-            spec=self._spec.spec_id,
-            folder=self._folder_of(file.partition),
+            spec=self.spec.spec_id,
+            folder=self.folder_of(file.partition),
             partition=[None if value is None else to_bytes(kind, value) for kind, value in values],
+            deletes=deletes,
             **{name: statistics[name] for name in _STATISTICS},
         )
 
 
-def _plain(value: Any) -> Any:
+class IcebergWriter(LakeWriter[ManifestEntry]):
+    """As `LakeWriter`."""
+
+    def __init__(self, sink: Iceberg, layout: TableLayout, schema: pa.Schema, context: WriterContext) -> None:
+        self._format = IcebergFiles(layout, context.announce, sink.target_file_size)
+        self._prefix, self._sort_by = f"{context.checkpoint}-{context.subtask}", sink.sort_by
+        stored = without_kind(schema, sink.row_kind).names
+        columns = pa.schema([field for field in self._format.columns if field.name in stored])
+        super().__init__(sink.description, layout.name, columns, sink.primary_key, sink.row_kind)
+
+    def _stored(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        arrays = [batch.column(field.name).cast(field.type) for field in self._columns]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._columns)
+
+    def _new_files(self, columns: pa.Schema, *, deletes: bool) -> ParquetFiles:
+        return self._format.new(columns, f"gone-{self._prefix}" if deletes else self._prefix, self._sort_by)
+
+    def _add(self, files: ParquetFiles, rows: pa.RecordBatch) -> None:
+        self._format.add(files, rows)
+
+    def _described(self, file: WrittenFile, *, deletes: bool) -> ManifestEntry:
+        return self._format.described(file, deletes=deletes)
+
+    def _encoded(self, files: Sequence[ManifestEntry]) -> bytes:
+        return encode(files)
+
+
+def plain(value: Any) -> Any:
     """A partition value as the library's records hold it: dates and times as numbers."""
     match value:
         case datetime():
@@ -184,14 +203,3 @@ def _plain(value: Any) -> Any:
         case time():
             return time_to_micros(value)
     return value
-
-
-def _failed(name: str, error: Exception) -> PenstockError:
-    if isinstance(error, PenstockError):
-        return error
-    return SubtaskFailed(
-        f"the writer of Iceberg table {name} failed: {type(error).__name__}: {error}",
-        cause="these rows cannot be written as Parquet, or the storage failed",
-        next_step="look at the rows or the storage named above, then start again: nothing published was lost",
-        path=name,
-    )

@@ -25,6 +25,7 @@ from penstock.protocol.commit import TableHistory
 from penstock.protocol.ids import CheckpointId, Generation
 from penstock.sinks.base import CommitPermit, CommitReceipt, Committable, files_missing
 from penstock.sinks.paimon import local, private
+from penstock.sinks.paimon.catalogs import publishes_snapshots
 from penstock.sinks.paimon.fence import is_data_file
 from penstock.sinks.paimon.history import CommitHistory
 from penstock.sinks.paimon.open import open_table
@@ -57,7 +58,8 @@ class PaimonCommitter:
         self._table = private.with_options(open_table(warehouse, table), _PATIENCE)
         self._files = private.TableFiles(self._table, commit_user, self._publish)
         self._history = CommitHistory(self._files, commit_user)
-        root = local.as_local(str(self._table.table_path))
+        # A catalog that publishes snapshots decides between committers, also where its files are in a local folder.
+        root = None if publishes_snapshots(warehouse) else local.as_local(str(self._table.table_path))
         self._root = None if root is None else Path(root)
         self._publish_remote = private.own_publish(self._table)
         # Commit users hold names that people chose; a digest makes a short part of a file name.

@@ -7,7 +7,7 @@ are given sequence numbers of ours and a fold of ours. tests/sinks/test_paimon_k
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,14 +23,16 @@ from penstock.display import value_of
 from penstock.errors import SubtaskFailed
 from penstock.sinks.paimon import fold, private
 from penstock.sinks.paimon.kinds import Kind
-from penstock.sinks.paimon.rowkind import Kinds, takes_back
+from penstock.sinks.paimon.stats import FileStats, footer_options, nan_columns
+from penstock.sinks.rowkind import Kinds, takes_back
+from penstock.sinks.runs import run_starts
 
 Partition = tuple[Any, ...]
 
 BUFFER_BYTES = 128 << 20
 """What one subtask buffers over all partitions and buckets, unless the table says so by ``write-buffer-size``."""
 
-_KEY_PREFIX = "_KEY_"
+KEY_PREFIX = "_KEY_"
 
 
 class DataFiles:
@@ -39,12 +41,14 @@ class DataFiles:
     `announce` is called with the name of each file, relative to the table, before it is made.
     """
 
-    def __init__(self, table: private.Table, kind: Kind, announce: Callable[[str], object]) -> None:
-        self._table, self._kind, self._announce = table, kind, announce
+    def __init__(
+        self, table: private.Table, kind: Kind, announce: Callable[[str], object], stats: Callable[[], FileStats]
+    ) -> None:
+        self._table, self._kind, self._announce, self._stats = table, kind, announce, stats
         size = kind.options.get("write-buffer-size")
         self._limit = MemorySize.parse(size).get_bytes() if size else BUFFER_BYTES
         self._writers: dict[tuple[Partition, int], DataWriter] = {}
-        self._folds = _Folds(table, kind) if kind.primary_key else None
+        self._folds = Folds(table, kind) if kind.primary_key else None
 
     def add(
         self, partition: Partition, bucket: int, rows: pa.RecordBatch, sequence: npt.NDArray[np.int64], kinds: Kinds
@@ -87,22 +91,48 @@ class DataFiles:
 
     def _open(self, partition: Partition, bucket: int, first: int) -> DataWriter:
         options = self._table.options
+        writer: DataWriter
         if self._folds is not None:
-            return _KeyedWriter(self._table, partition, bucket, options, self._folds)
-        return AppendOnlyDataWriter(self._table, partition, bucket, first if self._kind.bucketed else 0, options)
+            writer = KeyedWriter(self._table, partition, bucket, options, self._folds)
+        else:
+            writer = AppendOnlyDataWriter(self._table, partition, bucket, first if self._kind.bucketed else 0, options)
+        return with_statistics(writer, self._stats)
 
     def _with_system_columns(
         self, rows: pa.RecordBatch, sequence: npt.NDArray[np.int64], kinds: Kinds
     ) -> pa.RecordBatch:
         names = self._table.trimmed_primary_keys
-        keys = [rows.schema.field(name) for name in names]
-        fields = [field.with_name(_KEY_PREFIX + field.name) for field in keys]
-        fields += [pa.field(fold.SEQUENCE, pa.int64(), nullable=False), pa.field(fold.KIND, pa.int8(), nullable=False)]
         arrays = [*(rows.column(name) for name in names), pa.array(sequence), pa.array(kinds), *rows.columns]
-        return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([*fields, *rows.schema]))
+        return pa.RecordBatch.from_arrays(arrays, schema=keyed_schema(names, rows.schema))
 
 
-class _Folds:
+def keyed_schema(keys: Sequence[str], columns: pa.Schema) -> pa.Schema:
+    """What a file of a table with a primary key holds: key columns, sequence number, kind of the row, all columns."""
+    fields = [columns.field(name).with_name(KEY_PREFIX + name) for name in keys]
+    fields += [pa.field(fold.SEQUENCE, pa.int64(), nullable=False), pa.field(fold.KIND, pa.int8(), nullable=False)]
+    return pa.schema([*fields, *columns])
+
+
+def with_statistics(writer: DataWriter, stats: Callable[[], FileStats]) -> DataWriter:
+    """The same writer, whose files get column statistics: pypaimon has only whole values, or none."""
+    write = writer._write_data_to_file  # noqa: SLF001
+    plain = writer.parquet_writer_options
+
+    def written(data: pa.Table) -> None:
+        writer.parquet_writer_options = plain | footer_options(data.schema, nan_columns(data))
+        write(data)
+        gathered = stats()
+        gathered.add(data)
+        value_stats, columns = gathered.result()
+        writer.committed_files[-1] = dataclasses.replace(
+            writer.committed_files[-1], value_stats=value_stats, value_stats_cols=columns
+        )
+
+    writer._write_data_to_file = written  # noqa: SLF001
+    return writer
+
+
+class Folds:
     """How rows of one key become one, by the table's merge engine."""
 
     def __init__(self, table: private.Table, kind: Kind) -> None:
@@ -117,7 +147,7 @@ class _Folds:
 
     def __call__(self, data: pa.Table, one_by_one: Any) -> pa.Table:
         """`data` sorted by key and age; `one_by_one` is pypaimon's own fold, for functions that numpy does not have."""
-        starts = fold.run_starts([data.column(_KEY_PREFIX + name) for name in self._keys])
+        starts = run_starts([data.column(KEY_PREFIX + name) for name in self._keys])
         if len(starts) == data.num_rows and self._vectorised:
             return data  # functions that numpy does not have may change single values: listagg drops blank ones
         if self._engine == "first-row":
@@ -129,10 +159,10 @@ class _Folds:
         return one_by_one(data)
 
 
-class _KeyedWriter(KeyValueDataWriter):  # type: ignore[misc]  # pypaimon has no types
+class KeyedWriter(KeyValueDataWriter):  # type: ignore[misc]  # pypaimon has no types
     """pypaimon's writer of tables with a primary key, given rows that have their system columns already."""
 
-    def __init__(self, table: private.Table, partition: Partition, bucket: int, options: Any, folds: _Folds) -> None:
+    def __init__(self, table: private.Table, partition: Partition, bucket: int, options: Any, folds: Folds) -> None:
         super().__init__(table, partition, bucket, 0, options, merge_function=folds.merge_function)
         self._folds = folds
 
@@ -142,6 +172,14 @@ class _KeyedWriter(KeyValueDataWriter):  # type: ignore[misc]  # pypaimon has no
     def _merge_pending_by_pk(self, data: pa.Table) -> pa.Table:
         # In one piece: pypaimon takes a file's largest key from the first piece.
         return self._folds(data, super()._merge_pending_by_pk).combine_chunks()
+
+    def in_order(self, data: pa.Table) -> pa.Table:
+        """Rows by key, and the rows of a key from the oldest to the newest."""
+        return self._sort_by_primary_key(data)
+
+    def folded(self, data: pa.Table) -> pa.Table:
+        """One row for each key; `data` is in order."""
+        return self._merge_pending_by_pk(data)
 
     def _write_data_to_file(self, data: pa.Table) -> None:
         assert data.num_rows, "pypaimon writes no file for nothing"

@@ -9,33 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
-Index = npt.NDArray[np.int64]
+from penstock.sinks.runs import Index, last_rows
 
 _VECTORISED = frozenset(
     {"primary_key", "last_value", "last_non_null_value", "first_value", "first_non_null_value", "sum", "max", "min"}
 )
 SEQUENCE, KIND = "_SEQUENCE_NUMBER", "_VALUE_KIND"
-
-
-def run_starts(columns: Sequence[pa.ChunkedArray]) -> Index:
-    """Where a new key begins, in rows that are sorted by key; keys hold no nulls."""
-    rows = len(columns[0])
-    new = np.ones(rows, dtype=bool)
-    if rows > 1:
-        same = np.ones(rows - 1, dtype=bool)
-        for column in columns:
-            same &= np.asarray(pc.equal(column.slice(1), column.slice(0, rows - 1)))
-        new[1:] = ~same
-    return np.flatnonzero(new)
-
-
-def last_rows(starts: Index, rows: int) -> Index:
-    """The newest row of each run."""
-    return np.append(starts[1:], rows) - 1
 
 
 def keep_last(data: pa.Table, starts: Index) -> pa.Table:

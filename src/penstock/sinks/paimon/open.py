@@ -11,6 +11,7 @@ from pypaimon.catalog.catalog_exception import TableNotExistException
 
 from penstock.errors import PenstockError, StorageFailed, TableMismatch, TableRefused
 from penstock.sinks.paimon import fence, local, private
+from penstock.sinks.paimon.catalogs import FILESYSTEM, catalog_of, kind_of, publishes_snapshots
 
 
 def open_table(warehouse: str, name: str) -> private.Table:
@@ -50,7 +51,7 @@ def _looked_up(warehouse: str, name: str) -> private.Table | None:
         folder = _folder(warehouse, name)
         if folder is not None:
             fence.require_plain(folder)
-        return fence.fenced(CatalogFactory.create({"warehouse": warehouse}).get_table(name))
+        return fence.fenced(CatalogFactory.create(catalog_of(warehouse)).get_table(name))
     except (TableNotExistException, FileNotFoundError, NotADirectoryError):
         return None
     except PenstockError:
@@ -66,7 +67,7 @@ def _looked_up(warehouse: str, name: str) -> private.Table | None:
 
 def _folder(warehouse: str, name: str) -> Path | None:
     """Where a table is or would be; None for storage that is not a local folder."""
-    root = local.as_local(warehouse)
+    root = None if publishes_snapshots(warehouse) else local.as_local(warehouse)
     database, _, own = name.partition(".")
     return None if root is None else Path(root, f"{database}.db", own)
 
@@ -99,8 +100,9 @@ def draft_table(name: str, schema: Schema) -> private.Table:
 
 def create_table(warehouse: str, name: str, schema: Schema) -> private.Table:
     """A new table, or the one that another process made meanwhile."""
-    catalog = CatalogFactory.create({"warehouse": warehouse})
-    private.refuse_second_try(catalog)
+    catalog = CatalogFactory.create(catalog_of(warehouse))
+    if kind_of(warehouse) == FILESYSTEM:
+        private.refuse_second_try(catalog)
     try:
         catalog.create_database(name.partition(".")[0], ignore_if_exists=True)
         catalog.create_table(name, schema, ignore_if_exists=True)
@@ -109,6 +111,31 @@ def create_table(warehouse: str, name: str, schema: Schema) -> private.Table:
         if table is None:
             raise _not_created(warehouse, name, error) from error
         return table
+    return open_table(warehouse, name)
+
+
+def add_columns(warehouse: str, table: private.Table, name: str, wanted: pa.Schema) -> private.Table:
+    """The table with columns for all that is wanted; those that it lacks are added behind the others, nullable.
+
+    Raises: `StorageFailed`.
+    """
+    there = private.columns_of(table).names
+    added = [field for field in wanted if field.name not in there]
+    if not added:
+        return table
+    try:
+        catalog = CatalogFactory.create(catalog_of(warehouse))
+        catalog.alter_table(name, private.additions(added))
+    except Exception as error:
+        found = open_table(warehouse, name)
+        if all(field.name in private.columns_of(found).names for field in added):
+            return found  # another process was faster
+        raise local.storage_error(error, warehouse) or StorageFailed(
+            f"columns {', '.join(field.name for field in added)} cannot be added to table {name}: {error}",
+            cause="the table's schema folder cannot be written, or the catalog does not allow it",
+            next_step="add the columns with another engine, then start again",
+            table=name,
+        ) from error
     return open_table(warehouse, name)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +19,7 @@ from pypaimon.common.json_util import JSON
 from pypaimon.read.merge_engine_support import check_supported
 from pypaimon.read.reader.aggregation_merge_function import resolve_agg_func_name
 from pypaimon.schema.data_types import ArrayType, AtomicType, MapType, PyarrowFieldParser, RowType
+from pypaimon.schema.schema_change import SchemaChange
 from pypaimon.schema.table_schema import TableSchema
 from pypaimon.snapshot.snapshot_commit import SnapshotCommit
 from pypaimon.table.file_store_table import FileStoreTable
@@ -47,6 +48,14 @@ Publish = Callable[[Snapshot], bool]
 def columns_of(table: Table) -> pa.Schema:
     """The table's columns as the Arrow types that pypaimon wants to be given."""
     return PyarrowFieldParser.from_paimon_schema(table.table_schema.fields)
+
+
+def additions(fields: Iterable[pa.Field]) -> list[SchemaChange]:
+    """The changes that add columns; rows that are there have null in them."""
+    return [
+        SchemaChange.add_column(field.name, PyarrowFieldParser.to_paimon_type(field.type, nullable=True))
+        for field in fields
+    ]
 
 
 def made_at_ms(table: Table) -> int | None:

@@ -143,7 +143,7 @@ def check_columns(schema: pa.Schema, table: private.Table, partition_by: Sequenc
     ]
     rows += [_Row(name, _describe(field), "(missing)") for name, field in wanted.items() if name not in there.names]
     if rows:
-        advice = "change the stream's columns, alter the table, or write to another table"
+        advice = "change the stream's columns, alter the table (evolve_table=True adds columns), or write to another"
         raise _mismatch(f"table {table.identifier.get_full_name()} has other columns", rows, "table", advice)
     keys = list(table.partition_keys)
     if partition_by and keys != list(partition_by):

@@ -17,10 +17,12 @@ from penstock.errors import ConfigError, TableMismatch
 from penstock.protocol.ids import CheckpointId
 from penstock.sinks.base import Committable, Routing, TableMark, WriterContext
 from penstock.sinks.listeners import CommitListener
+from penstock.sinks.paimon.catalogs import Warehouse, catalog_of, check_catalog, publishes_snapshots
 from penstock.sinks.paimon.installed import require_pypaimon
 from penstock.sinks.paimon.local import as_local, readable
 from penstock.sinks.partition_done import PartitionDone
 from penstock.sinks.upkeep import Keeper, Upkeep
+from penstock.text import did_you_mean
 
 if TYPE_CHECKING:
     from penstock.sinks.paimon.commit import PaimonCommitter
@@ -41,8 +43,15 @@ class Paimon:
     the same, except `options`, which are for new tables only. `row_kind` names a column of the stream that says what
     to do with a row in a table with a primary key: '+I', '-U', '+U', '-D', or Debezium's 'c', 'r', 'u', 'd'.
 
-    `upkeep` merges manifests, compacts small files and expires snapshots in the background; see `Upkeep`. Only tables
-    in a local folder get it.
+    `evolve_table` adds columns that the stream has and the table lacks; rows that are there have null in them.
+
+    `catalog` holds the options of a catalog that pypaimon knows, by ``metastore``: filesystem, jdbc or rest. A REST
+    catalog publishes snapshots itself, so any number of drivers may commit there; its tables get no upkeep.
+
+    An option of the table that would be ignored is refused, unless `ignore_options` names it.
+
+    `upkeep` merges manifests, compacts files and expires snapshots in the background; see `Upkeep`. Only tables in a
+    local folder get it.
 
     >>> Paimon("/data/lake", "shop.clicks", partition_by=["day"]).description
     'Paimon table shop.clicks in /data/lake'
@@ -59,9 +68,12 @@ class Paimon:
     merge_engine: str | None = None
     row_kind: str | None = None
     options: Mapping[str, str] | None = field(default=None, hash=False)
+    ignore_options: Sequence[str] = ()
     name: str | None = None
     partition_done: PartitionDone | None = None
     upkeep: Upkeep | bool = True
+    evolve_table: bool = False
+    catalog: Mapping[str, str] | None = field(default=None, repr=False, hash=False)
     _sequence_shift: int = field(default=0, repr=False)
     _buckets_at_start: int | None = field(default=None, repr=False)
 
@@ -78,8 +90,14 @@ class Paimon:
                 f"upkeep={self.upkeep!r}", cause="upkeep takes True, False or a pen.Upkeep(...)", next_step="change it"
             )
         # Spark's workers run in another folder, so a relative path would mean another warehouse there.
-        object.__setattr__(self, "warehouse", as_local(self.warehouse) or self.warehouse)
-        for names in ("partition_by", "primary_key", "bucket_key"):
+        address = self.warehouse
+        if self.catalog is not None:
+            check_catalog(self.catalog)
+            address = Warehouse(address, {key: str(value) for key, value in self.catalog.items()})
+        if not publishes_snapshots(address) and (folder := as_local(address)) is not None:
+            address = folder if self.catalog is None else Warehouse(folder, catalog_of(address) | {"warehouse": folder})
+        object.__setattr__(self, "warehouse", address)
+        for names in ("partition_by", "primary_key", "bucket_key", "ignore_options"):
             object.__setattr__(self, names, _names(getattr(self, names)))
         options = {key: str(value) for key, value in (self.options or {}).items()}
         object.__setattr__(self, "options", options)
@@ -131,6 +149,9 @@ class Paimon:
             table = paimon_open.create_table(self.warehouse, self.table, self._schema(schema))
             # Another process may have made another table meanwhile.
             kind = paimon_kinds.check_kind(table)
+        elif self.evolve_table:
+            wanted = paimon_schema.table_columns(self._stored(schema, kind.columns), self.partition_by)
+            table = paimon_open.add_columns(self.warehouse, table, self.table, wanted)
         with readable(self.description):
             paimon_kinds.check_wanted(table, self.primary_key, self.bucket_key, self.buckets, self.merge_engine)
             paimon_schema.check_columns(self._stored(schema, kind.columns), table, self.partition_by)
@@ -181,7 +202,9 @@ class Paimon:
         """The table, or None, and the kind it has or would have."""
         from penstock.sinks.paimon import kinds as paimon_kinds
         from penstock.sinks.paimon import open as paimon_open
+        from penstock.sinks.paimon.options import check_options
 
+        self._require_columns(schema)
         table = paimon_open.find_table(self.warehouse, self.table)
         if table is None and not self.create:
             raise TableMismatch(
@@ -192,7 +215,22 @@ class Paimon:
             )
         drafted = paimon_open.draft_table(self.table, self._schema(schema)) if table is None else table
         with readable(self.description):
-            return table, paimon_kinds.check_kind(drafted)
+            kind = paimon_kinds.check_kind(drafted)
+        check_options(kind.options, self.ignore_options)
+        return table, kind
+
+    def _require_columns(self, schema: pa.Schema) -> None:
+        named = {"primary_key": self.primary_key, "partition_by": self.partition_by, "bucket_key": self.bucket_key}
+        for argument, names in named.items():
+            for name in (name for name in names if name not in schema.names):
+                raise TableMismatch(
+                    f"{argument} of table {self.table} names {name!r}, and the stream has no such column"
+                    f"{did_you_mean(name, schema.names)}",
+                    cause="a typo, or the column was dropped before write()",
+                    next_step=f"name a column of the stream: {', '.join(schema.names)}",
+                    table=self.table,
+                    column=name,
+                )
 
     def _schema(self, schema: pa.Schema) -> Any:
         """The table to be made, as pypaimon describes it."""
@@ -221,7 +259,7 @@ class Paimon:
 
     def open_keeper(self, commit_user: str, pending: Callable[[], Iterable[Committable]]) -> Keeper | None:
         """Looks after the table while the query runs; None when `upkeep` is off, or the table is not in a folder."""
-        if self.upkeep is False or as_local(self.warehouse) is None:
+        if self.upkeep is False or publishes_snapshots(self.warehouse) or as_local(self.warehouse) is None:
             return None
         from penstock.sinks.paimon.upkeep.keeper import PaimonKeeper
 

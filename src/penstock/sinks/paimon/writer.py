@@ -7,6 +7,7 @@ warehouse; a committable is about 500 bytes, whatever its rows hold.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,13 +21,14 @@ from penstock.sinks.paimon import local, private
 from penstock.sinks.paimon.bucket import buckets_of
 from penstock.sinks.paimon.files import DataFiles, groups_of
 from penstock.sinks.paimon.kinds import ROW_KIND_FIELD, check_kind
-from penstock.sinks.paimon.rowkind import INSERT, Kinds, row_kinds, takes_back
 from penstock.sinks.paimon.schema import check_columns
 from penstock.sinks.paimon.sequence import ROW_BITS
+from penstock.sinks.paimon.stats import FileStats
 from penstock.sinks.paimon.text import limits_of, refuse_too_long
+from penstock.sinks.rowkind import INSERT, Kinds, row_kinds, takes_back
 
-# Column statistics hold whole values, untruncated, and would carry long strings into every checkpoint. The optional
-# native writer has other rules for cleaning up.
+# pypaimon's own column statistics hold whole values, or nothing; ours are made beside it, as the table says. The
+# optional native writer has other rules for cleaning up.
 _OPTIONS = {"metadata.stats-mode": "none", "write.native.enabled": "false"}
 
 # An Arrow string column ends at 2 GiB; a batch of large strings beyond half of that is written in pieces.
@@ -56,6 +58,7 @@ class PaimonWriter:
         first_sequence: int,
         announce: Callable[[str], object],
     ) -> None:
+        options = {name: str(value) for name, value in table.table_schema.options.items()}
         self._table = private.with_options(table, _OPTIONS)
         self._kind = check_kind(self._table)
         self._columns = check_columns(stored_columns(schema, row_kind, self._kind.columns), self._table, ())
@@ -65,7 +68,7 @@ class PaimonWriter:
         self._checkpoint = checkpoint
         self._next = first_sequence
         self._sequence_end = first_sequence + (1 << ROW_BITS)
-        self._files = DataFiles(self._table, self._kind, announce)
+        self._files = DataFiles(self._table, self._kind, announce, partial(FileStats.of, table, options))
         self._messages: list[private.Message] = []
 
     def write(self, batch: pa.RecordBatch) -> None:

@@ -18,13 +18,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.sinks.parquet.partitions import Partition, groups_of
-from penstock.sinks.parquet.stats import FileStats
+from penstock.sinks.parquet.stats import ParquetStats
 
 TARGET_BYTES = 128 << 20
 """Readers open few files, and none is too large for one task."""
 BUFFER_BYTES_MAX = 128 << 20
 """Of all partitions of a writer. Beyond it the largest becomes a row group of its file."""
-ROW_GROUP_ROWS = 1 << 20
+ROW_GROUP_ROWS = 1 << 17
+"""Readers skip row groups by their statistics and read several at once; engines write about as many themselves."""
+OPTIONS: Mapping[str, Any] = {"compression": "zstd", "write_page_index": True, "write_statistics": True}
+"""With the page index readers skip pages within a row group, too."""
 
 
 class TableFolder(Protocol):
@@ -39,6 +42,14 @@ class TableFolder(Protocol):
         ...
 
     def exists(self, name: str) -> bool: ...
+    def read(self, name: str) -> bytes | None:
+        """The content of a small file; None where there is none."""
+        ...
+
+    def open(self, name: str) -> pa.NativeFile:
+        """Random access to a file. Raises: any exception where it cannot be read."""
+        ...
+
     def remove(self, name: str) -> None:
         """Removes a file, if it is there."""
         ...
@@ -67,6 +78,15 @@ class LocalFolder:
     def exists(self, name: str) -> bool:
         return Path(self.root, name).is_file()
 
+    def read(self, name: str) -> bytes | None:
+        try:
+            return Path(self.root, name).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def open(self, name: str) -> pa.NativeFile:
+        return pa.OSFile(str(Path(self.root, name)))
+
     def remove(self, name: str) -> None:
         Path(self.root, name).unlink(missing_ok=True)
 
@@ -87,7 +107,7 @@ class WrittenFile:
     partition: Partition
     bytes: int
     made_at_ms: int
-    stats: FileStats
+    stats: ParquetStats
     footer: pq.FileMetaData
 
 
@@ -100,11 +120,15 @@ class _Open:
     buffered: int = 0
     stream: Any = None
     writer: pq.ParquetWriter | None = None
-    stats: FileStats = field(default_factory=FileStats)
+    stats: ParquetStats = field(default_factory=ParquetStats)
 
 
 class ParquetFiles:
-    """The files of one attempt. `folder_of` names the folder of a partition, `columns` are what a file holds."""
+    """The files of one attempt. `folder_of` names the folder of a partition, `columns` are what a file holds.
+
+    Rows of a row group are sorted by `sort_by`, so that readers skip by these columns. A file of less than
+    `BUFFER_BYTES_MAX` is sorted as a whole.
+    """
 
     def __init__(
         self,
@@ -116,11 +140,12 @@ class ParquetFiles:
         announce: Callable[[str], object],
         prefix: str,
         target_bytes: int = TARGET_BYTES,
-        options: Mapping[str, Any] | None = None,
+        sort_by: Sequence[str] = (),
     ) -> None:
         self._folder, self._columns, self._partition_by = folder, columns, tuple(partition_by)
         self._folder_of, self._announce, self._prefix = folder_of, announce, prefix
-        self._target_bytes, self._options = target_bytes, dict(options or {})
+        self._target_bytes = target_bytes
+        self._sort_by = [(name, "ascending") for name in sort_by if name in columns.names]
         self._open: dict[Partition, _Open] = {}
         self._done: list[WrittenFile] = []
         self._made: list[str] = []
@@ -129,16 +154,21 @@ class ParquetFiles:
         """Takes rows; `keys` has their partition values where these are not columns of the rows."""
         if keys is None:
             for partition, members in groups_of(rows, self._partition_by):
-                self._add(partition, members.select(self._columns.names))
+                self.add_to(partition, members.select(self._columns.names))
         else:
             names = self._columns.names
             both = pa.RecordBatch.from_arrays([*rows.columns, *keys.columns], [*names, *keys.schema.names])
             for partition, members in groups_of(both, keys.schema.names):
-                self._add(partition, pa.RecordBatch.from_arrays(members.columns[: len(names)], schema=self._columns))
+                self.add_to(partition, pa.RecordBatch.from_arrays(members.columns[: len(names)], schema=self._columns))
+        self.bound_memory()
+
+    def bound_memory(self) -> None:
+        """Writes what is buffered beyond the limit."""
         while sum(one.buffered for one in self._open.values()) > BUFFER_BYTES_MAX:
             self._flush(max(self._open, key=lambda partition: self._open[partition].buffered))
 
-    def _add(self, partition: Partition, rows: pa.RecordBatch) -> None:
+    def add_to(self, partition: Partition, rows: pa.RecordBatch) -> None:
+        """Takes rows of one partition, with the columns of a file."""
         if partition not in self._open:
             self._open[partition] = _Open(self._new_name(partition))
         one = self._open[partition]
@@ -157,8 +187,9 @@ class ParquetFiles:
             self._announce(one.name)
             self._made.append(one.name)
             one.stream = self._folder.create(one.name)
-            one.writer = pq.ParquetWriter(one.stream, self._columns, compression="zstd", **self._options)
+            one.writer = pq.ParquetWriter(one.stream, self._columns, **OPTIONS)
         table = pa.Table.from_batches(one.batches, schema=self._columns)
+        table = table.sort_by(self._sort_by) if self._sort_by else table
         one.writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
         one.batches, one.buffered = [], 0
         if one.stream.tell() >= self._target_bytes:

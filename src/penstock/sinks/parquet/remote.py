@@ -5,9 +5,13 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
 
 from penstock.sinks.parquet.files import LocalFolder, TableFolder
 from penstock.store import LocalStore, Store, open_store
+from penstock.store.base import FileReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +29,49 @@ class StoreFolder:
     def exists(self, name: str) -> bool:
         return self.store.exists(name)
 
+    def read(self, name: str) -> bytes | None:
+        return self.store.read(name) if self.store.exists(name) else None
+
+    def open(self, name: str) -> pa.NativeFile:
+        return pa.PythonFile(_Download(self.store.open_reader(name)), mode="r")
+
     def remove(self, name: str) -> None:
         if self.store.exists(name):
             self.store.delete([name])
+
+
+class _Download(io.RawIOBase):
+    """An object, read piece by piece."""
+
+    def __init__(self, reader: FileReader) -> None:
+        super().__init__()
+        self._reader, self._at = reader, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._reader.size}[whence]
+        self._at = start + offset
+        return self._at
+
+    def readinto(self, target: Any) -> int:
+        wanted = min(len(target), max(0, self._reader.size - self._at))
+        if wanted:
+            self._reader.read_into(self._at, memoryview(target)[:wanted])
+        self._at += wanted
+        return wanted
+
+    def close(self) -> None:
+        if not self.closed:
+            self._reader.close()
+        super().close()
 
 
 class _Upload(io.BytesIO):

@@ -54,7 +54,7 @@ class ColumnStats:
 
 
 @dataclass(slots=True)
-class FileStats:
+class ParquetStats:
     """All columns of one file."""
 
     rows: int = 0

@@ -26,6 +26,7 @@ from pypaimon.utils.file_store_path_factory import canonical_data_file_path
 from penstock.errors import TableRefused
 from penstock.protocol.upkeep import Retention
 from penstock.sinks.paimon import fence, local, private
+from penstock.sinks.paimon.catalogs import publishes_snapshots
 from penstock.sinks.paimon.open import open_table
 from penstock.sinks.upkeep import Upkeep
 from penstock.store import beneath
@@ -48,7 +49,7 @@ class KeptTable:
 
     def __init__(self, warehouse: str, name: str) -> None:
         self.table = open_table(warehouse, name)
-        root = local.as_local(str(self.table.table_path))
+        root = None if publishes_snapshots(warehouse) else local.as_local(str(self.table.table_path))
         if root is None:
             raise TableRefused(
                 f"table {name} in {warehouse} is not in a local folder",
@@ -91,9 +92,10 @@ class KeptTable:
         """All manifests of a snapshot, in the order in which their entries count."""
         return list(self._lists.read_all(snapshot))
 
-    def delta(self, snapshot: Snapshot) -> list[Entry]:
+    def delta(self, snapshot: Snapshot, *, with_stats: bool = False) -> list[Entry]:
         """What the snapshot itself added and removed."""
-        return [entry for meta in self._lists.read_delta(snapshot) for entry in self.entries(meta)]
+        metas = self._lists.read_delta(snapshot)
+        return [entry for meta in metas for entry in self.entries(meta, with_stats=with_stats)]
 
     def changelog(self, snapshot: Snapshot) -> list[ManifestMeta]:
         return list(self._lists.read_changelog(snapshot))
@@ -173,8 +175,8 @@ class KeptTable:
     def manifest_target_bytes(self) -> int:
         return int(self.table.options.manifest_target_size())
 
-    def data_target_bytes(self) -> int:
-        return int(self.table.options.target_file_size(False))
+    def data_target_bytes(self, *, keyed: bool = False) -> int:
+        return int(self.table.options.target_file_size(keyed))
 
     # -- changing ------------------------------------------------------------------------------------------------
 
@@ -193,9 +195,12 @@ class KeptTable:
         self.remove(self.manifest_path(meta.file_name) for meta in metas)
 
     def prepare_snapshot(
-        self, latest: Snapshot, base: list[ManifestMeta], delta: list[ManifestMeta], now_ms: int
+        self, latest: Snapshot, base: list[ManifestMeta], delta: list[ManifestMeta], now_ms: int, rows: int = 0
     ) -> Snapshot:
-        """The COMPACT snapshot behind `latest`, with its lists written. It holds the same rows."""
+        """The COMPACT snapshot behind `latest`, with its lists written. It shows the same rows.
+
+        `rows` is how many more records its files hold: fewer than before where several versions of a row became one.
+        """
         name = f"manifest-list-{uuid.uuid4()}"
         return dataclasses.replace(
             latest,
@@ -208,7 +213,8 @@ class KeptTable:
             changelog_manifest_list=None,
             changelog_manifest_list_size=None,
             changelog_record_count=None,
-            delta_record_count=0,
+            delta_record_count=rows,
+            total_record_count=int(latest.total_record_count or 0) + rows,
             commit_user=UPKEEP_USER,
             commit_identifier=BATCH_COMMIT_IDENTIFIER,
             commit_kind="COMPACT",

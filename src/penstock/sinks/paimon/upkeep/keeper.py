@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from penstock.errors import CorruptFile, PenstockError
+from penstock.protocol.upkeep import left_to_others, pause_until_due
 from penstock.sinks.base import Committable
 from penstock.sinks.paimon.local import readable, storage_error
-from penstock.sinks.paimon.upkeep.compact import compact, plan_compaction, why_not
+from penstock.sinks.paimon.upkeep.compact import Make, Planned, compact, made_here, plan_compaction, why_not
+from penstock.sinks.paimon.upkeep.elsewhere import ELSEWHERE_BYTES, made_elsewhere
 from penstock.sinks.paimon.upkeep.expire import Ages, expire, plan_expiry
 from penstock.sinks.paimon.upkeep.files import KeptTable
-from penstock.sinks.paimon.upkeep.live import SmallFiles
+from penstock.sinks.paimon.upkeep.live import LiveFiles, SmallFiles
 from penstock.sinks.paimon.upkeep.merge import merge, plan_merge
 from penstock.sinks.paimon.upkeep.orphans import find_orphans
-from penstock.sinks.upkeep import Upkeep, UpkeepReport
+from penstock.sinks.paimon.upkeep.runs import plan_runs, tiering_of, why_not_merged
+from penstock.sinks.upkeep import RunTasks, Upkeep, UpkeepReport
 
 ORPHANS_EVERY_S = 3600.0
 """Listing all files of a table is dear, and orphans are harmless."""
@@ -34,6 +37,12 @@ def _told(error: Exception, table: KeptTable) -> str:
         path=table.root,
     )
     return str(unread)
+
+
+def _left_out(table: KeptTable, what: str) -> str | None:
+    """Paimon's own word for: a job of another engine compacts the table and expires its snapshots."""
+    alone = table.options.get("write-only", "false").lower() == "true"
+    return f"{what}: the table says write-only = true, so a job of another engine does that" if alone else None
 
 
 class PaimonKeeper:
@@ -58,13 +67,17 @@ class PaimonKeeper:
         self._warehouse, self._name, self._policy = warehouse, table, policy
         self._own_user, self._pending, self._forgotten = own_user, pending, forgotten
         self._clock, self._dry_run = clock, dry_run
-        self._small, self._ages = SmallFiles(), Ages()
+        self._small, self._keyed, self._ages = SmallFiles(), LiveFiles(), Ages()
         self._orphans_at: float | None = None
+        self._looked: tuple[int, float] | None = None
+        self._pause_s = policy.seconds("every")
         self._stopping = threading.Event()
+        self._run_tasks: RunTasks | None = None
 
     @property
     def every_s(self) -> float:
-        return self._policy.seconds("every")
+        """Shorter than the policy's where commits come so fast that readers would have many runs to merge."""
+        return self._pause_s
 
     def stop(self) -> None:
         self._stopping.set()
@@ -92,16 +105,52 @@ class PaimonKeeper:
     def _compact(self, table: KeptTable) -> UpkeepReport:
         if self._policy.small_files is None:
             return UpkeepReport()
-        if (reason := why_not(table)) is not None:
+        keyed = bool(table.table.is_primary_key_table)
+        reason = _left_out(table, "files stay") or (why_not_merged(table) if keyed else why_not(table))
+        if reason is not None:
             return UpkeepReport(notes=(reason,))
-        planned = plan_compaction(table, self._small, self._policy.small_files)
+        live: LiveFiles = self._keyed if keyed else self._small
+        planned, notes = self._plan(table, self._policy.small_files, keyed=keyed)
+        if left_to_others(live.foreign_at_ms, self._now_ms()):
+            return UpkeepReport(notes=("files stay: another engine compacted the table within the last hour",))
+        told = UpkeepReport(notes=tuple(notes))
         if self._dry_run:
-            files = sum(len(rewrite.inputs) for rewrite in planned)
-            size = sum(rewrite.bytes for rewrite in planned)
-            return UpkeepReport(files_compacted=files, files_written=len(planned), bytes_compacted=size)
+            files = sum(len(one.inputs) for one in planned)
+            size = sum(one.bytes for one in planned)
+            return told.plus(UpkeepReport(files_compacted=files, files_written=len(planned), bytes_compacted=size))
         if not planned:
-            return UpkeepReport()
-        return compact(table, self._small.snapshot, planned, self._now_ms, self._stopping.is_set)
+            return told
+        make = self._maker(table, planned, keyed=keyed)
+        return told.plus(compact(table, live.snapshot, planned, make, self._now_ms))
+
+    def use_tasks(self, run: RunTasks) -> None:
+        """Large merges run in tasks of a cluster from now on."""
+        self._run_tasks = run
+
+    def _maker(self, table: KeptTable, planned: Sequence[Planned], *, keyed: bool) -> Make:
+        large = sum(one.bytes for one in planned) >= ELSEWHERE_BYTES
+        if keyed and large and self._run_tasks is not None:
+            return made_elsewhere(self._warehouse, self._name, table, self._run_tasks)
+        return made_here(table, self._stopping.is_set)
+
+    def _plan(self, table: KeptTable, small_files: int, *, keyed: bool) -> tuple[Sequence[Planned], list[str]]:
+        if keyed:
+            planned = plan_runs(table, self._keyed)
+            self._set_pace(table)
+            return planned
+        return plan_compaction(table, self._small, small_files), []
+
+    def _set_pace(self, table: KeptTable) -> None:
+        newest = 0 if self._keyed.snapshot is None else int(self._keyed.snapshot.id)
+        now, before = self._clock(), self._looked
+        self._looked = (newest, now)
+        if before is not None:
+            self._pause_s = pause_until_due(
+                newest - before[0],
+                now - before[1],
+                trigger=tiering_of(table).trigger,
+                longest_s=self._policy.seconds("every"),
+            )
 
     def _merge(self, table: KeptTable) -> UpkeepReport:
         if self._policy.manifests is None:
@@ -114,6 +163,8 @@ class PaimonKeeper:
     def _expire(self, table: KeptTable) -> UpkeepReport:
         if not self._policy.expire:
             return UpkeepReport()
+        if (reason := _left_out(table, "snapshots stay")) is not None:
+            return UpkeepReport(notes=(reason,))
         if table.keeps_changelogs():
             return UpkeepReport(notes=("snapshots stay: the table's changelogs outlive its snapshots",))
         ages = self._ages.read(table)

@@ -17,6 +17,7 @@ class Content:
 
     base: list[ManifestMeta]
     delta: list[ManifestMeta] = field(default_factory=list)
+    rows: int = 0
 
 
 def publish(
@@ -38,7 +39,7 @@ def publish(
                 content = None if latest is None else content_on(latest)
                 if latest is None or content is None:
                     break
-                snapshot = table.prepare_snapshot(latest, content.base, content.delta, now_ms())
+                snapshot = table.prepare_snapshot(latest, content.base, content.delta, now_ms(), content.rows)
                 if table.publish(snapshot):
                     return snapshot
             _remove_lists(table, snapshot)

@@ -10,22 +10,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pypaimon.manifest.schema.data_file_meta import DataFileMeta
 from pypaimon.manifest.schema.manifest_entry import ManifestEntry
-from pypaimon.manifest.schema.simple_stats import SimpleStats
 from pypaimon.read.split import DataSplit
 from pypaimon.table.row.generic_row import GenericRow
-from pypaimon.write.writer.parquet_writer_options import create_parquet_writer_options
 
 from penstock.errors import CorruptFile
 from penstock.sinks.paimon import private
+from penstock.sinks.paimon.stats import FileStats, maybe_nan_columns
 from penstock.sinks.paimon.upkeep.files import ADD, Entry, KeptTable
+from penstock.sinks.paimon.upkeep.rolling import COMPACTED, parquet_writer
 
 # Row groups of this size are what pyarrow writes by default; wide rows are cut earlier, so that memory stays bounded.
 _GROUP_ROWS_MAX = 1 << 20
 _GROUP_BYTES_MAX = 64 << 20
 _BATCH_ROWS = 1 << 16
-
-COMPACTED = 1
-"""Paimon's mark of a file that compaction made."""
 
 
 class Stopped(Exception):
@@ -41,8 +38,9 @@ def rewrite(table: KeptTable, inputs: list[Entry], stopping: Callable[[], bool])
     partition = tuple(first.partition.values)
     name = f"{table.table.options.data_file_prefix() or 'data-'}{uuid.uuid4()}-0.parquet"
     path = table.data_path(partition, first.bucket, name)
+    stats = FileStats.of(table.table, table.options)
     try:
-        rows = _copy(table, inputs, path, stopping)
+        rows = _copy(table, inputs, path, stats, stopping)
         expected = sum(int(entry.file.row_count) for entry in inputs)
         if rows != expected:
             raise CorruptFile(
@@ -55,6 +53,7 @@ def rewrite(table: KeptTable, inputs: list[Entry], stopping: Callable[[], bool])
         table.remove([path])
         raise
     files = [entry.file for entry in inputs]
+    value_stats, value_columns = stats.result()
     meta = DataFileMeta.create(
         file_name=name,
         file_size=path.stat().st_size,
@@ -62,7 +61,7 @@ def rewrite(table: KeptTable, inputs: list[Entry], stopping: Callable[[], bool])
         min_key=first.file.min_key,
         max_key=first.file.max_key,
         key_stats=first.file.key_stats,
-        value_stats=SimpleStats.empty_stats(),
+        value_stats=value_stats,
         min_sequence_number=min(file.min_sequence_number for file in files),
         max_sequence_number=max(file.max_sequence_number for file in files),
         schema_id=table.table.table_schema.id,
@@ -70,20 +69,16 @@ def rewrite(table: KeptTable, inputs: list[Entry], stopping: Callable[[], bool])
         extra_files=[],
         delete_row_count=0,
         file_source=COMPACTED,
-        value_stats_cols=[],
+        value_stats_cols=value_columns,
     )
     return ManifestEntry(ADD, first.partition, first.bucket, first.total_buckets, meta)
 
 
-def _copy(table: KeptTable, inputs: list[Entry], path: Path, stopping: Callable[[], bool]) -> int:
+def _copy(table: KeptTable, inputs: list[Entry], path: Path, stats: FileStats, stopping: Callable[[], bool]) -> int:
     columns = private.columns_of(table.table)
-    options = table.table.options
-    compression = options.file_compression()
-    level = options.file_compression_zstd_level() if compression.lower() == "zstd" else None
     rows = 0
-    with pq.ParquetWriter(
-        path, columns, compression=compression, compression_level=level, **create_parquet_writer_options(options)
-    ) as writer:
+    nan_columns = maybe_nan_columns(columns, (entry.file for entry in inputs))
+    with parquet_writer(path, columns, table.table.options, nan_columns) as writer:
         gathered: list[pa.RecordBatch] = []
         for batch in _batches(table, inputs, columns):
             if stopping():
@@ -94,9 +89,9 @@ def _copy(table: KeptTable, inputs: list[Entry], path: Path, stopping: Callable[
                 sum(b.num_rows for b in gathered) >= _GROUP_ROWS_MAX
                 or sum(b.nbytes for b in gathered) >= _GROUP_BYTES_MAX
             ):
-                _write(writer, gathered, columns)
+                _write(writer, gathered, columns, stats)
                 gathered = []
-        _write(writer, gathered, columns)
+        _write(writer, gathered, columns, stats)
     return rows
 
 
@@ -116,7 +111,9 @@ def _converted(table: KeptTable, entry: Entry, path: Path) -> Iterator[pa.Record
     yield from table.table.new_read_builder().new_read().to_arrow_batch_reader([split], parallelism=1)
 
 
-def _write(writer: pq.ParquetWriter, batches: list[pa.RecordBatch], columns: pa.Schema) -> None:
+def _write(writer: pq.ParquetWriter, batches: list[pa.RecordBatch], columns: pa.Schema, stats: FileStats) -> None:
     if batches:
         table = pa.Table.from_batches(batches)
-        writer.write_table(table if table.schema.equals(columns) else table.cast(columns), _GROUP_ROWS_MAX)
+        table = table if table.schema.equals(columns) else table.cast(columns)
+        writer.write_table(table, _GROUP_ROWS_MAX)
+        stats.add(table)

@@ -1,0 +1,80 @@
+"""Entries of a Delta table's log, read one by one: who made them, and which were undone by a later ``RESTORE``.
+
+Entries are immutable, so each is read once. The library's own history lists and reads the log anew for every question.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from penstock.sinks.parquet.files import TableFolder
+
+KEPT_MAX = 256
+"""Entries that are remembered; a commit asks for the newest few."""
+
+
+class _Line(msgspec.Struct):
+    commitInfo: dict[str, Any] | None = None  # noqa: N815 - as the log spells it
+
+
+_lines = msgspec.json.Decoder(_Line)
+
+
+class DeltaLog:
+    """The entries of one table."""
+
+    def __init__(self, folder: TableFolder) -> None:
+        self._folder = folder
+        self._kept: dict[int, Mapping[str, Any] | None] = {}
+
+    def entry(self, version: int) -> Mapping[str, Any] | None:
+        """What an entry says of itself; None where the log was cleaned up."""
+        if version not in self._kept:
+            if len(self._kept) >= KEPT_MAX:
+                self._kept.clear()
+            content = self._folder.read(f"_delta_log/{version:020}.json")
+            self._kept[version] = None if content is None else _info(content)
+        return self._kept[version]
+
+    def lineage(self, newest: int) -> Iterator[tuple[int, Mapping[str, Any]]]:
+        """The entries that made the table what it is, newest first, up to where the log was cleaned up.
+
+        A ``RESTORE`` makes the table what it was at an older version: the entries between are not part of it.
+        """
+        version = newest
+        while version >= 0:
+            info = self.entry(version)
+            if info is None:
+                return
+            yield version, info
+            target = self._restored(version, info)
+            version = version - 1 if target is None else min(target, version - 1)
+
+    def _restored(self, version: int, info: Mapping[str, Any]) -> int | None:
+        """Which version an entry restored, named by its number or by a time."""
+        if info.get("operation") != "RESTORE":
+            return None
+        parameters = info.get("operationParameters") or {}
+        if parameters.get("version") not in {None, ""}:
+            return int(parameters["version"])
+        until = parameters.get("datetime") or parameters.get("timestamp")
+        if until is None or not str(until).isdigit():
+            return None
+        for older in range(version - 1, -1, -1):
+            found = self.entry(older)
+            if found is None or int(found.get("timestamp", 0)) <= int(until):
+                return older
+        return None
+
+
+def _info(content: bytes) -> Mapping[str, Any]:
+    """Where an entry has no commit info, as some writers leave it out, nothing is known of it."""
+    for line in content.splitlines():
+        if b'"commitInfo"' in line:
+            found = _lines.decode(line).commitInfo
+            if found is not None:
+                return found
+    return {}
