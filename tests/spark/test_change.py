@@ -11,7 +11,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 import penstock as pen
-from penstock.errors import CheckpointMismatch
 from tests.support.spark_streams import (
     Slow,
     assert_numbered_exactly_once,
@@ -77,20 +76,3 @@ def test_a_changed_program_goes_on_with_the_backlog(
     query.stop()
     finish(after(spark, tmp_path), checkpoint=place, parallelism=2, **options)
     assert_numbered_exactly_once(rows_in(tmp_path), 2400)
-
-
-def test_sources_in_another_order_are_refused_before_spark_mixes_them_up(spark: SparkSession, tmp_path: Path) -> None:
-    """F1."""
-    place = tmp_path / "checkpoint"
-    for name in ("a", "b"):
-        write_files(tmp_path / name, numbered(10, 1))
-
-    def union(*names: str) -> pen.Output:
-        one, two = (pen.read(stream(spark, tmp_path / name), name=name) for name in names)
-        return one.union(two, name="both").write(paimon(tmp_path), name="out")
-
-    finish(union("a", "b"), checkpoint=place)
-    with pytest.raises(CheckpointMismatch, match="by their places"):
-        finish(union("b", "a"), checkpoint=place)
-    finish(union("a", "b"), checkpoint=place)
-    assert len(rows_in(tmp_path)) == 20

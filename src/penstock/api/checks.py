@@ -12,6 +12,7 @@ from penstock.errors import PipelineError
 from penstock.hashing import why_no_key
 from penstock.operators.base import OperatorSpec
 from penstock.operators.columns import is_text
+from penstock.text import did_you_mean
 
 _HIDDEN = "__penstock"
 
@@ -36,7 +37,8 @@ def check_keys(schema: pa.Schema, keys: Collection[str]) -> tuple[str, ...]:
     for key in keys:
         if not is_text(key) or key not in schema.names:
             raise PipelineError(
-                f"key column {key!r} does not exist; columns are {', '.join(schema.names)}",
+                f"key column {key!r} does not exist{did_you_mean(key, schema.names)}; columns are"
+                f" {', '.join(schema.names)}",
                 cause="a typo, or the column was dropped before key_by",
                 next_step='name existing columns, each as an argument: key_by("a", "b")',
                 column=key,
@@ -87,3 +89,13 @@ def check_outputs(spec: OperatorSpec) -> None:
     check_columns(spec.output_schema, f"operator {spec.name}")
     for output, schema in spec.side_outputs.items():
         check_columns(schema, f"side output {output} of {spec.name}")
+
+
+def require_sink(sink: object) -> None:
+    """Raises: `PipelineError` for something that is no sink."""
+    if isinstance(sink, type) or not hasattr(sink, "open_writer"):
+        raise PipelineError(
+            f"write() got {type(sink).__name__} {sink!r:.100}",
+            cause="a stream ends in a sink, which knows how to write exactly once",
+            next_step='write for example write(pen.Paimon("warehouse", "shop.orders")); pen.Discard() writes nothing',
+        )

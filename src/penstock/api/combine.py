@@ -7,8 +7,10 @@ from dataclasses import replace
 from datetime import timedelta
 
 from penstock.api.checks import check_outputs
+from penstock.api.everything import behind_key
 from penstock.errors import PipelineError
 from penstock.graph.nodes import Input, Node, OperatorNode, SideNode, event_time_of, is_timed, schema_of
+from penstock.operators.failures.careful import OnError
 from penstock.operators.join.join import How, Join, JoinSide
 from penstock.operators.process.connect import Connect, ConnectInput, ConnectProcess
 from penstock.units import Duration, parse_duration, parse_signed_duration
@@ -19,6 +21,7 @@ def connected(
     process: ConnectProcess | type[ConnectProcess],
     name: str | None,
     hold_back: Sequence[str] = (),
+    on_error: OnError = "stop",
 ) -> OperatorNode:
     """Raises: `PipelineError`."""
     from penstock.spark.schemas import arrow_type
@@ -29,20 +32,23 @@ def connected(
         )
     parts = tuple(ConnectInput(schema_of(part.node), part.keys, part.broadcast) for part in inputs)
     spec = Connect.declare(name or "connect", parts, process, hold_back=hold_back, resolve=arrow_type)
+    spec = replace(spec, watermarks=any(is_timed(part.node) for part in inputs), on_error=on_error)
     check_outputs(spec)
-    spec = replace(spec, watermarks=any(is_timed(part.node) for part in inputs))
     return OperatorNode(spec, name is not None, inputs)
 
 
 def require_streams(method: str, others: Sequence[object], *kinds: type) -> None:
     """Raises: `PipelineError` if one of the arguments is not the kind of stream that the method takes."""
-    forms = {"Stream": "a stream", "KeyedStream": 'stream.key_by("user")', "BroadcastStream": "stream.broadcast()"}
+    forms = {"Stream": "a stream", "KeyedStream": "a stream with a key", "BroadcastStream": "a broadcast stream"}
+    examples = {"Stream": "other", "KeyedStream": 'other.key_by("user")', "BroadcastStream": "other.broadcast()"}
     for other in others:
         if not isinstance(other, kinds):
             raise PipelineError(
                 f"{method}() got {type(other).__name__} {other!r:.100}",
-                cause="it brings streams of certain kinds together",
-                next_step=f"give {' or '.join(forms[kind.__name__] for kind in kinds)}",
+                cause=f"each argument of {method} is {' or '.join(forms[kind.__name__] for kind in kinds)}",
+                next_step=f"write {method}({examples[kinds[0].__name__]}, …), not a list"
+                if isinstance(other, list | tuple)
+                else f"write {method}({examples[kinds[0].__name__]}, …)",
             )
 
 
@@ -101,7 +107,7 @@ def _interval(within: Duration | Sequence[Duration], label: str) -> tuple[int, i
 
 def side_node(node: Node, output: str) -> SideNode:
     """Raises: `PipelineError`."""
-    operator = node.operator if isinstance(node, SideNode) else node
+    operator = behind_key(node.operator if isinstance(node, SideNode) else node)
     known = operator.spec.side_outputs if isinstance(operator, OperatorNode) else {}
     if not isinstance(operator, OperatorNode) or output not in known:
         raise PipelineError(

@@ -43,7 +43,8 @@ def renamed_argument(old: str, new: str) -> Callable[[Callable[P, R]], Callable[
                         next_step=f"leave {old}= out",
                         option=old,
                     )
-                warn_renamed(f"{name}({old}=…)", f"{name}({new}=…)")
+                # Public functions are called through `plain_errors`.
+                warn_renamed(f"{name}({old}=…)", f"{name}({new}=…)", stacklevel=3)
                 kwargs[new] = kwargs.pop(old)
             return function(*args, **kwargs)
 

@@ -8,10 +8,11 @@ from dataclasses import MISSING, dataclass, fields
 from typing import TYPE_CHECKING, Literal, ParamSpec, TypeVar, Unpack, overload
 
 from penstock.api.deprecated import renamed_argument
-from penstock.api.shown import output_line
+from penstock.api.shown import output_html, output_line
 from penstock.engine.options import Config, Options
 from penstock.graph.compiler import compile_pipeline
 from penstock.graph.nodes import SinkNode
+from penstock.plain import plain_errors, plain_methods
 from penstock.sinks.base import Sink
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ def _showing_options(function: Callable[P, R]) -> Callable[P, R]:
     return function
 
 
+@plain_methods
 @dataclass(frozen=True, slots=True)
 class Output:
     """A stream that ends in a sink."""
@@ -47,6 +49,9 @@ class Output:
 
     def __repr__(self) -> str:
         return output_line(self.node)
+
+    def _repr_html_(self) -> str:
+        return output_html(self.node)
 
     @overload
     def start(
@@ -106,6 +111,7 @@ def start(
     dry_run: Literal[True],
     **options: Unpack[Options],
 ) -> Plan: ...
+@plain_errors
 @renamed_argument("listeners", "on_event")
 @_showing_options
 def start(
@@ -129,8 +135,9 @@ def start(
 
     config = Config.of(checkpoint, **options)
     pipeline = compile_pipeline([output.node for output in outputs], dead_letters)
+    from penstock.spark.launch import launch, naming_of
+
     if dry_run:
-        return plan_start(pipeline, config)
-    from penstock.spark.launch import launch
+        return plan_start(pipeline, config, naming=naming_of(pipeline))
 
     return launch(pipeline, config, listeners_of(on_event))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -13,15 +14,19 @@ from penstock.api.checks import check_columns, names_of
 from penstock.api.combine import micros
 from penstock.api.stream import Stream
 from penstock.errors import PipelineError
-from penstock.graph.nodes import SourceNode
+from penstock.graph.nodes import SourceNode, SparkPlace
 from penstock.operators.columns import require_column
+from penstock.plain import plain_errors
 from penstock.protocol.eventtime import SourceTime
+from penstock.spark.installed import require_classic, require_pyspark
+from penstock.text import did_you_mean
 from penstock.units import Duration
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
+@plain_errors
 def read(
     frame: DataFrame,
     *,
@@ -30,6 +35,8 @@ def read(
     watermark: Duration | None = None,
     idle: Duration | None = None,
     watermark_by: str | Sequence[str] | None = None,
+    from_checkpoint: str | os.PathLike[str] | None = None,
+    without_state: bool = False,
 ) -> Stream:
     """A stream of the rows of a streaming DataFrame. The DataFrame must be deterministic.
 
@@ -42,10 +49,23 @@ def read(
     minute unless given) does not count. A frame of Spark's Kafka source that keeps the columns ``partition`` and
     ``topic`` has it by default; ``watermark_by=()`` switches that off.
 
+    `from_checkpoint` is the checkpoint of a query of Structured Streaming that has read the same source so far: the
+    stream begins where that query ended. ``"folder@1"`` or ``"folder@orders"`` names one of several sources of it. It
+    counts only when the source is read for the first time. State of that query is not taken; if it has some,
+    `without_state` says that you know.
+
     Raises: `PipelineError`, `ConfigError`.
     """
+    require_classic(frame)
+    require_pyspark()
     from penstock.spark.schemas import frame_schema
 
+    if not hasattr(frame, "isStreaming"):
+        raise PipelineError(
+            f"read() got {type(frame).__name__} {frame!r:.100}",
+            cause="a stream begins with a streaming DataFrame of Spark",
+            next_step='write for example pen.read(spark.readStream.schema("id bigint").parquet("in/"))',
+        )
     if not frame.isStreaming:
         raise PipelineError(
             f"{name} is not a streaming DataFrame",
@@ -55,6 +75,8 @@ def read(
     schema = frame_schema(frame)
     check_columns(schema, f"source {name}")
     node = source_node(name, schema, frame, event_time=event_time, watermark=watermark, idle=idle)
+    if from_checkpoint is not None:
+        node = dataclasses.replace(node, begin=SparkPlace(os.fspath(from_checkpoint), without_state))
     if watermark_by is None:
         return Stream(_by_partition(node, frame))
     return Stream(with_parts(node, names_of(watermark_by)))
@@ -118,7 +140,9 @@ def source_node(
             )
         return SourceNode(name, schema, frame)
     if event_time not in schema.names or not pt.is_timestamp(schema.field(event_time).type):
-        found = f"is {schema.field(event_time).type}" if event_time in schema.names else "does not exist"
+        found = f"does not exist{did_you_mean(event_time, schema.names)}"
+        if event_time in schema.names:
+            found = f"is {schema.field(event_time).type}"
         raise PipelineError(
             f"event time column {event_time!r} of source {name} {found}; columns are {', '.join(schema.names)}",
             cause="event time is a timestamp column of the source",

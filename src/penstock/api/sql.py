@@ -1,39 +1,69 @@
-"""Spark SQL text on streams: it goes into the DataFrame of the source, where Spark computes it before the shuffle.
+"""SQL text on streams. Before the first operator it goes into the DataFrame of the source, where Spark computes it
+before the shuffle. Behind an operator, and in a test without Spark, Arrow computes it.
 
-That works only before the first operator. Spark sees each stream made this way as a source of its own: several streams
-made of one `read` each read the rows themselves.
+Spark sees each stream that it computes as a source of its own: several streams made of one `read` each read the rows
+themselves.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from penstock.api.checks import check_columns
 from penstock.errors import PipelineError
 from penstock.graph.nodes import Node, SourceNode, schema_of
 from penstock.operators.failures.careful import OnError
+from penstock.operators.sql.parser import Types, expression_of, item_of
+from penstock.operators.sql.tokens import SqlError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-def pushed_down(node: Node, what: str, change: Callable[[DataFrame], DataFrame]) -> SourceNode:
-    """The source with a changed DataFrame.
+T = TypeVar("T")
 
-    Raises: `PipelineError` behind an operator, and for text that Spark refuses.
-    """
-    if not isinstance(node, SourceNode) or node.frame is None:
+
+def in_source(node: Node) -> bool:
+    """Whether Spark can still compute columns of this stream."""
+    return isinstance(node, SourceNode) and node.frame is not None
+
+
+def by_arrow(node: Node, what: str, sql: str) -> pc.Expression:
+    """SQL text as an Arrow expression. Raises: `PipelineError`."""
+    return _read(node, what, sql, expression_of)
+
+
+def item_by_arrow(node: Node, sql: str) -> tuple[str, pc.Expression]:
+    """An item of a select list as a name and an Arrow expression. Raises: `PipelineError`."""
+    return _read(node, f"select({sql!r:.100})", sql, item_of)
+
+
+def _read(node: Node, what: str, sql: str, read: Callable[[str, pa.Schema, Types], T]) -> T:
+    from penstock.spark.schemas import arrow_type
+
+    try:
+        return read(sql, schema_of(node), arrow_type)
+    except SqlError as error:
         raise PipelineError(
-            f"{what} behind an operator" if not isinstance(node, SourceNode) else f"{what} without Spark",
-            cause="Spark SQL is computed in the source's DataFrame, before the first operator",
-            next_step=f"call {what} directly on what pen.read gave, or use an Arrow expression or a function here:"
-            ' pc.field("amount") > 5, with pyarrow.compute as pc, or map_batches(fn)',
-        )
+            f"{what}: {error}",
+            cause="behind an operator Arrow computes SQL text; it knows a part of Spark SQL",
+            next_step='correct it, or write an Arrow expression, such as pc.field("amount") * 2 with pyarrow.compute as'
+            " pc, or compute it before the first operator, where Spark does",
+        ) from None
+
+
+def pushed_down(node: Node, what: str, change: Callable[[DataFrame], DataFrame]) -> SourceNode:
+    """The source, for which `in_source` holds, with a changed DataFrame.
+
+    Raises: `PipelineError` for text that Spark refuses.
+    """
+    assert isinstance(node, SourceNode)
     from penstock.spark.schemas import frame_schema
 
     frame: Any = change(node.frame)  # type: ignore[arg-type]
@@ -88,15 +118,23 @@ def require_no_operator(call: str, *, name: str | None, on_error: OnError) -> No
         )
 
 
-def with_expressions(node: Node, aggregates: Iterable[object]) -> Node:
-    """Adds a column for each aggregate over an SQL expression. The text of the expression is the column's name.
+def with_expressions(
+    node: Node, aggregates: Iterable[object], compute: Callable[[Node, dict[str, pc.Expression]], Node]
+) -> Node:
+    """Adds a column for each aggregate over an SQL expression. The text of the expression is the column's name. Spark
+    computes it, or `compute` behind an operator.
 
     Raises: `PipelineError`.
     """
     texts = (getattr(aggregate, "column", None) for aggregate in aggregates)
     missing = dict.fromkeys(text for text in texts if isinstance(text, str) and text not in schema_of(node).names)
     # A plain name that does not exist is a mistake. Spark would match it in another case and rename it.
-    for text in (text for text in missing if not text.isidentifier()):
+    texts_missing = [text for text in missing if not text.isidentifier()]
+    if not texts_missing:
+        return node
+    if not in_source(node):
+        return compute(node, {text: by_arrow(node, f"the expression {text!r}", text) for text in texts_missing})
+    for text in texts_missing:
         node = pushed_down(node, f"the expression {text!r}", _column(text))
     return node
 

@@ -5,59 +5,57 @@ Nothing runs until `start`. Streams are immutable; each method returns a new one
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.api.checks import check_keys, check_outputs, names_of
+from penstock.api.checks import check_keys, check_outputs, names_of, require_sink
 from penstock.api.columns import renamed, selected, with_one, without
-from penstock.api.combine import connected, joined, micros, require_event_time, require_streams, side_node
+from penstock.api.combine import connected, require_streams, side_node
 from penstock.api.deprecated import renamed_argument
-from penstock.api.outputs import Output, start
-from penstock.api.shown import stream_line
-from penstock.api.sql import pushed_down, require_no_operator, where_sql, with_expressions
-from penstock.api.windowed import WindowedStream
+from penstock.api.everything import ALL, with_one_key
+from penstock.api.outputs import Output
+from penstock.api.shown import Drawn, stream_line
+from penstock.api.sql import by_arrow, in_source, pushed_down, require_no_operator, where_sql
 from penstock.errors import PipelineError
 from penstock.graph.nodes import (
     Input,
     Node,
     OperatorNode,
     SinkNode,
-    event_time_is_end,
+    SourceNode,
     event_time_of,
-    is_timed,
     schema_of,
 )
 from penstock.operators.aggregate.base import Aggregate
-from penstock.operators.aggregate.parts import by_name
-from penstock.operators.aggregate.running import RunningAggregate
 from penstock.operators.base import OperatorSpec
 from penstock.operators.calls.event_loop import AsyncRowFunction
 from penstock.operators.calls.map_async import MapAsync
-from penstock.operators.deduplicate.deduplicate import Deduplicate
+from penstock.operators.columns import describe
 from penstock.operators.failures.careful import OnError
-from penstock.operators.join.join import How
-from penstock.operators.process.batch_process import BatchProcess, SliceProcess
 from penstock.operators.process.connect import ConnectProcess
-from penstock.operators.process.process import KeyedProcess, Process
+from penstock.operators.rowwise.inferred import inferred_schema
 from penstock.operators.rowwise.passing import Pass
-from penstock.operators.rowwise.stateless import Filter, FlatMap, MapBatches, Predicate
-from penstock.operators.top_n.top_n import RunningTop
+from penstock.operators.rowwise.stateless import Filter, FlatMap, MapBatches, Predicate, require_callable
 from penstock.operators.window.window_aggregate import Emit
-from penstock.operators.window.windows import RegularWindow, SessionWindow, Window
+from penstock.operators.window.windows import Window
+from penstock.plain import plain_methods
 from penstock.sinks.base import Sink
 from penstock.sinks.listeners import CommitListener
 from penstock.units import Duration, parse_duration
 
 if TYPE_CHECKING:
+    from penstock.api.keyed import KeyedStream
+    from penstock.api.windowed import WindowedStream
     from penstock.spark.schemas import SchemaLike
 
 
+@plain_methods
 @dataclass(frozen=True, slots=True)
-class Stream:
+class Stream(Drawn):
     """Records without a key."""
 
     node: Node
@@ -87,15 +85,16 @@ class Stream:
 
     def select(
         self,
-        *columns: str | Mapping[str, pc.Expression],
+        *columns: str | Mapping[str, str | pc.Expression],
         name: str | None = None,
         on_error: OnError = "stop",
-        **expressions: pc.Expression,
+        **expressions: str | pc.Expression,
     ) -> Stream:
-        """Columns: by Spark SQL before the first operator (``"user", "amount * 2 AS twice"``), by Arrow anywhere.
+        """Columns, by their names and by expressions.
 
-        For Arrow, give names of columns, and expressions by keyword (``"user", twice=pc.field("amount") * 2``) or in a
-        mapping, which may also have a column called ``name``. Arrow tells the types.
+        An expression is SQL (``"user", "amount * 2 AS twice"``), or it has its name as a keyword or in a mapping, which
+        may also have a column called ``name``: ``select("user", twice=pc.field("amount") * 2)``. Before the first
+        operator Spark computes SQL; behind it Arrow does, and knows a part of Spark SQL. Arrow tells the types.
 
         Raises: `PipelineError`.
         """
@@ -106,8 +105,8 @@ class Stream:
     ) -> Stream:
         """Adds or replaces a column.
 
-        `expression` is Spark SQL before the first operator (``"amount * 2"``), or a ``pyarrow.compute`` expression
-        anywhere (``pc.field("amount") * 2``).
+        `expression` is SQL (``"amount * 2"``) or a ``pyarrow.compute`` expression (``pc.field("amount") * 2``). Before
+        the first operator Spark computes SQL; behind it Arrow does, and knows a part of Spark SQL.
 
         Raises: `PipelineError`.
         """
@@ -135,23 +134,33 @@ class Stream:
         name: str | None = None,
         on_error: OnError = "stop",
     ) -> Stream:
-        """Calls `fn` with Arrow record batches; it returns one, a table, or several. No `schema`: the same columns."""
-        spec = MapBatches(name or "map_batches", fn, self.schema, self._schema_after(schema), **self._careful(on_error))
-        return self._then(spec, name)
+        """Calls `fn` with Arrow record batches; it returns one, a table, or several.
+
+        Without a `schema`, `fn` is called here once with an empty batch, or with a sample, to learn its columns.
+
+        Raises: `PipelineError`.
+        """
+        label = name or "map_batches"
+        require_callable(label, fn, "map_batches")
+        made = inferred_schema(label, fn, self.schema) if schema is None else _schema(schema)
+        return self._then(MapBatches(label, fn, self.schema, made, **self._careful(on_error)), name)
 
     @renamed_argument("predicate", "condition")
     def filter(self, condition: str | Predicate, *, name: str | None = None, on_error: OnError = "stop") -> Stream:
         """Keeps the rows for which `condition` is true; `where` is the same.
 
-        It is Spark SQL, only before the first operator (``"amount > 5"``), a ``pyarrow.compute`` expression
-        (``pc.field("amount") > 5``), or a function from a record batch to a column of booleans. SQL is computed in the
-        source: it makes no operator, so it takes neither `name` nor `on_error`.
+        It is SQL (``"amount > 5"``), a ``pyarrow.compute`` expression (``pc.field("amount") > 5``), or a function from
+        a record batch to a column of booleans. Before the first operator Spark computes SQL in the source: that makes
+        no operator, so it takes neither `name` nor `on_error`. Behind it Arrow does, and knows a part of Spark SQL.
 
         Raises: `PipelineError`.
         """
         if isinstance(condition, str):
-            require_no_operator(f"filter({condition!r:.100})", name=name, on_error=on_error)
-            return Stream(pushed_down(self.node, "filter() with SQL", lambda frame: where_sql(frame, condition)))
+            call, text = f"filter({condition!r:.100})", condition
+            if in_source(self.node):
+                require_no_operator(call, name=name, on_error=on_error)
+                return Stream(pushed_down(self.node, "filter() with SQL", lambda frame: where_sql(frame, text)))
+            condition = by_arrow(self.node, call, text)
         return self._then(Filter(name or "filter", condition, self.schema, **self._careful(on_error)), name)
 
     where = filter  # noqa: A003 - the method above is meant
@@ -213,7 +222,7 @@ class Stream:
         for other in others:
             if other.schema != self.schema:
                 raise PipelineError(
-                    f"union of different columns:\n    {self.schema}\n    {other.schema}",
+                    f"union of different columns:\n    {describe(self.schema)}\n    {describe(other.schema)}",
                     cause="all inputs of a union need the same columns in the same order",
                     next_step="select the same columns on each side",
                 )
@@ -221,7 +230,11 @@ class Stream:
         return Stream(OperatorNode(Pass(name or "union", self.schema), name is not None, inputs))
 
     def connect(
-        self, *others: BroadcastStream, process: ConnectProcess | type[ConnectProcess], name: str | None = None
+        self,
+        *others: BroadcastStream,
+        process: ConnectProcess | type[ConnectProcess],
+        name: str | None = None,
+        on_error: OnError = "stop",
     ) -> Stream:
         """User code over this stream and broadcast ones.
 
@@ -229,18 +242,68 @@ class Stream:
         """
         require_streams("connect", others, BroadcastStream)
         inputs = (Input(self.node), *(other.input() for other in others))
-        return Stream(connected(inputs, process, name))
+        return Stream(connected(inputs, process, name, on_error=on_error))
+
+    def rebalance(self) -> Stream:
+        """Spreads the rows evenly over all subtasks of the next operator, and gives up their order.
+
+        Without a key, no more subtasks are busy than the source has partitions. Use it where a source has few and what
+        follows is slow.
+        """
+        if isinstance(self.node, SourceNode) and in_source(self.node):
+            return Stream(replace(self.node, rebalanced=True, derived=True))
+        return Stream(OperatorNode(Pass("rebalance", self.schema), False, (Input(self.node, rebalanced=True),)))
+
+    def aggregate(
+        self, columns: Mapping[str, Aggregate] | None = None, /, *, name: str | None = None, **aggregates: Aggregate
+    ) -> Stream:
+        """Running aggregates over all rows: each epoch with rows emits one updated row; see `KeyedStream.aggregate`.
+
+        One subtask does the work.
+
+        Raises: `PipelineError`.
+        """
+        return self._as_one().aggregate(columns, name=name, **aggregates)
+
+    def window(
+        self, window: Window, *, on: str | None = None, allowed_lateness: Duration = 0, emit: Emit = "on_close"
+    ) -> WindowedStream:
+        """Cuts all rows into windows of event time, without a key; see `KeyedStream.window`. One subtask does the work.
+
+        Raises: `PipelineError`, `ConfigError`.
+        """
+        return self._as_one().window(window, on=on, allowed_lateness=allowed_lateness, emit=emit)
+
+    def top_n(
+        self, n: int, *, by: str, ascending: bool = False, window: Window | None = None, name: str | None = None
+    ) -> Stream:
+        """The `n` best of all rows; see `KeyedStream.top_n`. One subtask does the work.
+
+        Raises: `PipelineError`.
+        """
+        return self._as_one().top_n(n, by=by, ascending=ascending, window=window, name=name)
+
+    def _as_one(self) -> KeyedStream:
+        from penstock.api.keyed import KeyedStream
+
+        return KeyedStream(with_one_key(self.node), (ALL,))
 
     def key_by(self, *columns: str | Sequence[str]) -> KeyedStream:
         """Groups records by key: records of one key are processed in order, by one subtask, with the key's state.
 
         Raises: `PipelineError` for a column that is missing or cannot be a key.
         """
+        from penstock.api.keyed import KeyedStream
+
         return KeyedStream(self.node, check_keys(self.schema, names_of(*columns)))
 
     @renamed_argument("listeners", "commit_listeners")
     def write(self, sink: Sink, *, name: str | None = None, commit_listeners: Sequence[CommitListener] = ()) -> Output:
-        """Ends the stream in a sink; `commit_listeners` learn of its commits."""
+        """Ends the stream in a sink; `commit_listeners` learn of its commits.
+
+        Raises: `PipelineError` for something that is no sink.
+        """
+        require_sink(sink)
         return Output(SinkNode(name, sink, self.node, tuple(commit_listeners)))
 
     def _then(self, spec: OperatorSpec, name: str | None) -> Stream:
@@ -249,7 +312,7 @@ class Stream:
 
 
 @dataclass(frozen=True, slots=True)
-class BroadcastStream:
+class BroadcastStream(Drawn):
     """Records that every subtask gets, each of them."""
 
     node: Node
@@ -261,179 +324,7 @@ class BroadcastStream:
         return Input(self.node, broadcast=True)
 
 
-@dataclass(frozen=True, slots=True)
-class KeyedStream:
-    """Records with a key."""
-
-    node: Node
-    keys: tuple[str, ...]
-
-    def __repr__(self) -> str:
-        return stream_line("KeyedStream", self.node, self.keys)
-
-    def input(self) -> Input:
-        return Input(self.node, self.keys)
-
-    def aggregate(
-        self, columns: Mapping[str, Aggregate] | None = None, /, *, name: str | None = None, **aggregates: Aggregate
-    ) -> Stream:
-        """Running aggregates per key. Each epoch emits one updated row for each key that got rows.
-
-        Name output columns by keywords, or by a mapping, which may also have a column called ``name``.
-
-        Raises: `PipelineError`.
-        """
-        every = by_name(name or "aggregate", columns, aggregates)
-        keyed = self.computing(every.values())
-        return keyed.then(RunningAggregate(name or "aggregate", schema_of(keyed.node), self.keys, every), name)
-
-    def computing(self, aggregates: Iterable[object]) -> KeyedStream:
-        """The stream with a column for each aggregate over an expression in Spark SQL."""
-        return KeyedStream(with_expressions(self.node, aggregates), self.keys)
-
-    def window(
-        self, window: Window, *, on: str | None = None, allowed_lateness: Duration = 0, emit: Emit = "on_close"
-    ) -> WindowedStream:
-        """Cuts the rows of each key into windows of event time.
-
-        `window` is made by `pen.tumbling_window`, `pen.sliding_window` or `pen.session_window`.
-
-        A window closes when the watermark reaches its end; ``emit="on_close"`` then emits one row per key and window.
-        For rows that come within `allowed_lateness` after that, the epoch emits an updated row. ``emit="on_update"``
-        emits a row per epoch for each key and window that got rows, and none at the end. `on` names the column with the
-        event time if it was renamed since the source.
-
-        Raises: `PipelineError`, `ConfigError`.
-        """
-        column = on or event_time_of(self.node)
-        if not isinstance(window, RegularWindow | SessionWindow):
-            raise PipelineError(
-                f"window({window!r:.100})",
-                cause="a window is made by one of three functions",
-                next_step='write for example window(pen.tumbling_window("1 min"))',
-            )
-        if column is None or not is_timed(self.node):
-            raise PipelineError(
-                "a window over a stream without event time",
-                cause="no source has an event time, or the column was dropped or renamed on the way",
-                next_step='name it where the source is read, pen.read(…, event_time="ts"), or here: window(…, on="ts")',
-            )
-        # If an operator renamed the column, `on` has the new name.
-        shift = 1 if event_time_of(self.node) in (column, None) and event_time_is_end(self.node) else 0
-        return WindowedStream(self, window, column, micros(allowed_lateness, "allowed_lateness"), emit, shift)
-
-    def top_n(
-        self, n: int, *, by: str, ascending: bool = False, window: Window | None = None, name: str | None = None
-    ) -> Stream:
-        """The `n` rows of each key with the largest, or smallest, value of `by`, with their ``rank``, from 1 on.
-
-        Each epoch emits the ranks that changed; a table keyed by key and rank holds the current list. With a `window`
-        each window's list is emitted when it closes, with ``window_start`` and ``window_end``.
-
-        Rows whose value is null do not take part. Of rows with equal values the one that came first ranks higher.
-
-        Raises: `PipelineError`.
-        """
-        if window is not None:
-            return self.window(window).top_n(n, by=by, ascending=ascending, name=name)
-        spec = RunningTop(name or "top_n", schema_of(self.node), self.keys, by, n, ascending)
-        return self.then(spec, name)
-
-    def process(
-        self,
-        process: KeyedProcess | BatchProcess | type[KeyedProcess | BatchProcess],
-        *,
-        name: str | None = None,
-        on_error: OnError = "stop",
-    ) -> Stream:
-        """User code per key, or over whole slices, with state.
-
-        With ``on_error="dead_letter"`` a row that fails changes no state and emits nothing.
-
-        Raises: `PipelineError`.
-        """
-        from penstock.spark.schemas import arrow_type
-
-        kind: Any = SliceProcess if _is_batch(process) else Process
-        spec = kind.declare(name or "process", schema_of(self.node), self.keys, process, resolve=arrow_type)
-        node = self.node
-        spec = replace(spec, on_error=on_error, event_time=event_time_of(node), watermarks=is_timed(node))
-        return self.then(spec, name)
-
-    def deduplicate(
-        self, *, within: Duration | None = None, columns: str | Sequence[str] = (), name: str | None = None
-    ) -> Stream:
-        """Emits the first row of each key at once and drops later ones.
-
-        With `within`, a row is a duplicate only up to that span of event time after the row that was kept. Late rows go
-        to the side output ``late``, and the state of a key is dropped once the watermark has passed. With `columns`,
-        rows of one key are duplicates only if these columns are equal, too.
-
-        Raises: `PipelineError`, `ConfigError`.
-        """
-        within_us = None if within is None else micros(within, "within")
-        label, schema = name or "deduplicate", schema_of(self.node)
-        event_time = None if within is None else require_event_time(self.node, f"{label}: within")
-        told_apart = check_keys(schema, dict.fromkeys((*self.keys, *names_of(columns))))
-        return self.then(Deduplicate(label, schema, self.keys, told_apart, event_time, within_us), name)
-
-    def join(
-        self,
-        other: KeyedStream,
-        *,
-        within: Duration | Sequence[Duration],
-        how: How = "inner",
-        suffixes: Sequence[str] = ("", "_right"),
-        event_time: str | None = None,
-        name: str | None = None,
-    ) -> Stream:
-        """Pairs the rows of both streams that have equal keys and event times close to each other.
-
-        `within` says how much later the other row may be, such as ``("-5 min", "1 h")``; one duration stands for both
-        directions. An outer join emits a row without a match once the watermark says that none will come, with nulls
-        for the other side. Late rows go to the side outputs ``late_left`` and ``late_right``.
-
-        A key of the same name on both sides becomes one column. Other columns of the same name get the suffix of their
-        side. `event_time` names a column to add: the later of both event times, or the last at which a row could have
-        matched. Without it the result has no event time.
-
-        Raises: `PipelineError`, `ConfigError`.
-        """
-        require_streams("join", [other], KeyedStream)
-        options: dict[str, Any] = {"how": how, "suffixes": suffixes, "event_time": event_time, "name": name}
-        return Stream(joined(self.input(), other.input(), within=within, **options))
-
-    def connect(
-        self,
-        *others: KeyedStream | BroadcastStream,
-        process: ConnectProcess | type[ConnectProcess],
-        name: str | None = None,
-        hold_back: Sequence[str] = (),
-    ) -> Stream:
-        """User code over this stream, others with keys of the same types, and broadcast ones.
-
-        Inputs named in `hold_back` are read only while the others have no rows. Checkpoints do not wait for them.
-
-        Raises: `PipelineError`.
-        """
-        require_streams("connect", others, KeyedStream, BroadcastStream)
-        inputs = (self.input(), *(other.input() for other in others))
-        return Stream(connected(inputs, process, name, hold_back))
-
-    def then(self, spec: OperatorSpec, name: str | None) -> Stream:
-        """The output of an operator on this stream; `name` is what the user gave."""
-        check_outputs(spec)
-        return Stream(OperatorNode(spec, name is not None, (Input(self.node, self.keys),)))
-
-
-def _is_batch(process: object) -> bool:
-    return issubclass(process if isinstance(process, type) else type(process), BatchProcess)
-
-
 def _schema(schema: SchemaLike) -> pa.Schema:
     from penstock.spark.schemas import arrow_schema
 
     return arrow_schema(schema)
-
-
-__all__ = ["BroadcastStream", "KeyedStream", "Output", "Stream", "WindowedStream", "start"]

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock.api.shown import stream_line, window_text
+from penstock.api.everything import ALL
+from penstock.api.shown import stream_html, stream_line, window_text
 from penstock.graph.nodes import schema_of
 from penstock.operators.aggregate.base import Aggregate
 from penstock.operators.aggregate.parts import by_name
@@ -14,11 +15,14 @@ from penstock.operators.top_n.top_n import WINDOW_ROWS, WindowTop
 from penstock.operators.top_n.top_rows import top_rows
 from penstock.operators.window.window_aggregate import WINDOW_END, WINDOW_START, Emit, WindowAggregate
 from penstock.operators.window.windows import Window
+from penstock.plain import plain_methods
 
 if TYPE_CHECKING:
-    from penstock.api.stream import KeyedStream, Stream
+    from penstock.api.keyed import KeyedStream
+from penstock.api.stream import Stream
 
 
+@plain_methods
 @dataclass(frozen=True, slots=True)
 class WindowedStream:
     """Records with a key, cut into windows."""
@@ -33,6 +37,9 @@ class WindowedStream:
     def __repr__(self) -> str:
         stream = self.stream
         return stream_line("WindowedStream", stream.node, stream.keys, window_text(self.kind, self.column))
+
+    def _repr_html_(self) -> str:
+        return stream_html(repr(self), self.stream.node)
 
     def aggregate(
         self, columns: Mapping[str, Aggregate] | None = None, /, *, name: str | None = None, **aggregates: Aggregate
@@ -72,5 +79,5 @@ class WindowedStream:
             self.allowed_lateness,
             self.emit,
             self.time_shift,
-            tuple(schema_of(self.stream.node).names),
+            tuple(column for column in schema_of(self.stream.node).names if column != ALL),
         )

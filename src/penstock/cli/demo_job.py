@@ -8,6 +8,7 @@ from pathlib import Path
 
 import penstock as pen
 from penstock.events import EpochPublished, Event, format_epoch
+from penstock.spark.session import submitted
 
 CLICK_COST_S = 0.0002
 TABLE = "shop.clicks"
@@ -31,8 +32,8 @@ class NumberClicks(pen.KeyedProcess):
 
 
 def main(folder: Path, parallelism: int) -> None:
-    """Runs until everything in ``folder/input`` was processed and committed."""
-    spark = pen.session("local[2]", spark_ui_enabled="false")
+    """Runs until everything in ``folder/input`` was processed and committed: here, or where spark-submit says."""
+    spark = pen.session(None if submitted() else "local[2]", spark_ui_enabled="false")
     clicks = (
         spark.readStream.schema("click bigint, user bigint")
         .option("maxFilesPerTrigger", "1")

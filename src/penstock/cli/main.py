@@ -11,15 +11,16 @@ from typing import Any
 import click
 import msgspec
 
+import penstock as pen
+from penstock.cli.doctor import doctor
 from penstock.cli.page import report, ui
 from penstock.cli.plan import plan
+from penstock.cli.rehearse import rehearse
 from penstock.cli.status import epochs, errors, status, top
 from penstock.cli.terminal import say, say_json
 from penstock.cli.upkeep import upkeep
 from penstock.engine.checkpoints import Checkpoints
 from penstock.engine.history import read_commits
-from penstock.engine.origin import find_origin
-from penstock.engine.savepoint import take_savepoint
 from penstock.errors import NoSuchCheckpoint, PenstockError
 from penstock.observe.progress import format_commit, human_bytes, human_seconds
 from penstock.protocol.manifest import Manifest
@@ -109,12 +110,12 @@ def _no_checkpoint(folder: str) -> NoSuchCheckpoint:
 @click.argument("folder")
 @click.argument("path")
 @click.option("--checkpoint", type=int, help="A checkpoint of FOLDER; default: the newest.")
+@click.option("--max-parallelism", type=int, help="Another number of key groups: rewrites everything, on Spark.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
-def savepoint(folder: str, path: str, checkpoint: int | None, as_json: bool) -> None:
+def savepoint(folder: str, path: str, checkpoint: int | None, max_parallelism: int | None, as_json: bool) -> None:
     """Copy a checkpoint of a stopped query in FOLDER to PATH, with everything it needs. For a running query use
     query.savepoint(PATH)."""
-    origin = find_origin(folder if checkpoint is None else f"{folder}@{checkpoint}", open_store)
-    made = take_savepoint(origin.manifest, origin.checkpoints.store, open_store(path), path)
+    made = pen.savepoint(folder, path, checkpoint=checkpoint, max_parallelism=max_parallelism)
     if as_json:
         say_json(json.dumps(dataclasses.asdict(made), indent=2))
         return
@@ -124,7 +125,7 @@ def savepoint(folder: str, path: str, checkpoint: int | None, as_json: bool) -> 
     )
 
 
-for _command in (plan, upkeep, ui, report, status, top, epochs, errors):
+for _command in (doctor, plan, rehearse, upkeep, ui, report, status, top, epochs, errors):
     main.add_command(_command)
 
 

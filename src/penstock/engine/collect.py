@@ -9,16 +9,17 @@ needs its name next, and must find it taken whenever it goes on.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from penstock.engine.background import AT_ONCE, WHEN_WOKEN, Background, Pause, Spawn
 from penstock.engine.checkpoints import Checkpoints
 from penstock.errors import NoSuchCheckpoint, PenstockError
-from penstock.protocol import hung
+from penstock.protocol import hung, leases
 from penstock.protocol.garbage import garbage, left_plans, retired, written_for
 from penstock.protocol.ids import NO_CHECKPOINT, CheckpointId, Generation, next_checkpoint
-from penstock.protocol.layout import DATA_FOLDERS, HUNG, PLANS, manifest_path
+from penstock.protocol.layout import DATA_FOLDERS, HUNG, PLANS, READERS, manifest_path
 from penstock.protocol.manifest import Manifest
 
 SWEEP_EVERY = 50
@@ -39,11 +40,15 @@ class Collector:
         on_failure: Callable[[BaseException], None],
         spawn: Spawn,
         pinned: Callable[[], frozenset[str]] = frozenset,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._checkpoints, self._generation, self._retain = checkpoints, generation, retain
-        self._pinned = pinned
+        self._pinned, self._clock = pinned, clock
         self._on_failure = on_failure
         self._retained: dict[CheckpointId, frozenset[str]] = {}
+        self._retired: dict[CheckpointId, frozenset[str]] = {}
+        """Files of checkpoints whose manifest is gone, until they are deleted."""
+        self._leases: leases.Leases | None = None
         self._unread: set[CheckpointId] = set()
         self._fences: set[CheckpointId] = set()
         self._published: list[Manifest] = []
@@ -110,12 +115,16 @@ class Collector:
         self._learn()
         for manifest in published:
             self._retained[manifest.checkpoint] = manifest.files()
-        dropped: set[str] = set()
-        for checkpoint in retired(self._retained, self._retain):
+        held = (self._leases or self._ask_readers()).held
+        for checkpoint in retired(self._retained, self._retain, held):
             self._retire(checkpoint)
-            dropped |= self._retained.pop(checkpoint)
-        # Asked after the manifests are gone: a savepoint pins its checkpoint first and looks for the manifest then.
-        needed = (*reversed(self._retained.values()), self._pinned())
+            self._retired[checkpoint] = self._retained.pop(checkpoint)
+        # Both are asked after the manifests are gone: a savepoint pins its checkpoint, and a reader leaves its lease,
+        # before they look for the manifest.
+        held, pinned = self._ask_readers().held, self._pinned()
+        gone = [checkpoint for checkpoint in self._retired if checkpoint not in held]
+        dropped = set[str]().union(*map(self._retired.pop, gone))
+        needed = (*reversed(self._retained.values()), *self._retired.values(), pinned)
         for part in needed:  # the first has most of them, so the rest is soon looked through
             dropped -= part
         self._delete(dropped)
@@ -134,6 +143,15 @@ class Collector:
             plans = [entry.path for entry in self._checkpoints.store.list(PLANS)]
             self._checkpoints.store.delete(left_plans(plans, generation=self._generation, published=newest))
             self._checkpoints.store.delete(entry.path for entry in self._checkpoints.store.leftovers(LEFTOVER_S))
+
+    def _ask_readers(self) -> leases.Leases:
+        """Which checkpoints readers hold; removes leases that have run out."""
+        store = self._checkpoints.store
+        paths = [entry.path for entry in store.list(READERS)]
+        self._leases = leases.looked(self._leases or leases.Leases(), paths, self._clock())
+        if self._leases.over:
+            store.delete(self._leases.over)
+        return self._leases
 
     def _retire_strays(self, newest: CheckpointId) -> None:
         """Retires manifests of drivers that were paused before their takeover and used a name that retention had freed.

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from penstock.engine.background import Pause, Spawn
 from penstock.engine.commitevents import CommitCall
 from penstock.engine.feed import Feed
-from penstock.errors import CommitFailed, OtherProcess, StopTimeout
+from penstock.errors import CommitFailed, OtherProcess, QueryEnded, StopTimeout
 
 _log = logging.getLogger("penstock")
 
@@ -64,6 +64,15 @@ def not_ended(query: str, waited_s: float, waits_for: str) -> StopTimeout:
         cause="whatever it waits for is slow, or does not answer",
         next_step="call stop again to wait longer, or end the program: nothing published is lost,"
         " and a restart commits what is in the checkpoint",
+        query=query,
+    )
+
+
+def query_ended(query: str, call: str) -> QueryEnded:
+    return QueryEnded(
+        f"{call} of {query}, which has ended",
+        cause="it was stopped, it failed (query.exception() tells), or its input ended",
+        next_step="start it again with another parallelism: start(checkpoint=…, parallelism=…)",
         query=query,
     )
 

@@ -23,7 +23,16 @@ from penstock.graph.stages import Edge, Stage
 from penstock.protocol.advance import Draft, absorb, missing_reports, unbalanced
 from penstock.protocol.commit import with_pending
 from penstock.protocol.epoch import Cadence
-from penstock.protocol.eventtime import Seen, advance_sources, highest, is_due, lowest, next_processing_time
+from penstock.protocol.eventtime import (
+    Seen,
+    advance_sources,
+    flush_target,
+    flushed,
+    highest,
+    is_due,
+    lowest,
+    next_processing_time,
+)
 from penstock.protocol.ids import CheckpointId, Generation, next_checkpoint
 from penstock.protocol.manifest import (
     Committable,
@@ -125,6 +134,8 @@ class EpochRunner:
     stage_s: dict[str, float] = field(default_factory=dict)
     ended_s: float | None = None
     """When the last epoch was published; `stage_s` is of the one that runs, or ran last."""
+    flush_to: int | None = None
+    """While an epoch runs that flushes: the watermark of all sources from then on."""
     running: RunningJob | None = None
     """For other threads, which may see the last one a little too long."""
 
@@ -135,13 +146,15 @@ class EpochRunner:
         """
         return self.publish(self.prepare(batch, sinks))
 
-    def prepare(self, batch: OfferedBatch | None, sinks: Callable[[], Mapping[str, SinkState]]) -> Prepared:
-        """Everything of an epoch but its last step.
+    def prepare(
+        self, batch: OfferedBatch | None, sinks: Callable[[], Mapping[str, SinkState]], flush_to: int | None = None
+    ) -> Prepared:
+        """Everything of an epoch but its last step. With `flush_to` all sources are as far as that.
 
         Raises: `JobFailed`, or the `PenstockError` that a subtask met; nothing was published then.
         """
         started = self.clock()
-        self.stage_s = {}
+        self.stage_s, self.flush_to = {}, flush_to
         now = max(self.manifest.now, self.now_us())
         draft = self._begun(now, batch)
         cadence = None if self.epoch_s is None else self.pace.cadence(self.epoch_s, live=batch is not None)
@@ -161,11 +174,13 @@ class EpochRunner:
             self.breaker.judge(reports)
         except Exception:
             # Nothing was published, so nothing of this epoch will ever be committed or read.
+            self.flush_to = None
             self.discard(_committables(reports))
             self._remove_files(reports)
             raise
         prepared_s = self.clock()
         manifest = self._next_manifest(draft, batch, now, sinks())
+        self.flush_to = None
         return Prepared(manifest, tuple(reports), batch, started, prepared_s, useful, cadence)
 
     def publish(self, epoch: Prepared) -> EpochResult:
@@ -226,7 +241,7 @@ class EpochRunner:
     def _source_clocks(self, event_times: Mapping[str, Seen], now: int) -> dict[str, SourceClock]:
         seen = {edge.producer: event_times[edge.name] for edge in self.pipeline.edges() if edge.name in event_times}
         times = {source.name: source.time for source in self.pipeline.sources if source.time is not None}
-        return advance_sources(self.manifest.sources, times, seen, now)
+        return flushed(advance_sources(self.manifest.sources, times, seen, now), self.flush_to)
 
     @property
     def rerouting(self) -> bool:
@@ -252,6 +267,13 @@ class EpochRunner:
                 return True
             marks |= dict.fromkeys((edge.name for edge in stage.outputs), highest((clock.watermark, reached)))
         return False
+
+    def flush_target(self) -> int | None:
+        """The watermark at which everything has come out that waits for event time; None if nothing does."""
+        timers = (timer for clock in self.manifest.stages.values() for part in clock.timers.values() for timer in part)
+        timed = (source.name for source in self.pipeline.sources if source.time is not None)
+        clocks = self.manifest.sources
+        return flush_target(timers, [clocks[name].watermark if name in clocks else None for name in timed])
 
     def next_due_in_s(self) -> float | None:
         """Seconds until processing time alone makes something due."""
@@ -371,7 +393,7 @@ class EpochRunner:
             parent=self.manifest.checkpoint,
             created_at=self.now(),
             parallelism=self._parallelism(batch),
-            source=self.manifest.source if batch is None else _position(batch),
+            source=self.manifest.source if batch is None else _position(batch, self.manifest.source),
             edges=with_source_watermarks(self.pipeline, draft.edges, clocks),
             state=dict(draft.state),
             now=now,
@@ -394,8 +416,15 @@ class EpochRunner:
         }
 
 
-def _position(batch: OfferedBatch) -> SourcePosition:
-    return SourcePosition(batch_id=batch.batch_id, offsets_digest=batch.offsets_digest, query_id=batch.query_id)
+def _position(batch: OfferedBatch, before: SourcePosition) -> SourcePosition:
+    return msgspec.structs.replace(
+        before,
+        batch_id=batch.batch_id,
+        offsets_digest=batch.offsets_digest,
+        query_id=batch.query_id,
+        rewind=False,
+        rewrite=msgspec.UNSET,
+    )
 
 
 def _timings(reports: Sequence[SubtaskReport]) -> tuple[Timing, ...]:
@@ -403,7 +432,7 @@ def _timings(reports: Sequence[SubtaskReport]) -> tuple[Timing, ...]:
 
 
 def rows_consumed(reports: Sequence[SubtaskReport]) -> int:
-    return sum(part.consumed for report in reports for part in report.inputs)
+    return sum([part.consumed for report in reports for part in report.inputs])
 
 
 def _committables(reports: Sequence[SubtaskReport]) -> dict[str, tuple[Committable, ...]]:

@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from penstock.engine.cluster import OfferedBatch
+from penstock.engine.naming import Naming
 from penstock.errors import StageFailed
 from penstock.graph.stages import Stage
+from penstock.observe.events import SourceProgress
 from penstock.protocol.ids import BatchId
 from penstock.protocol.silence import SourceState
+from penstock.protocol.sourceloss import SourceLoss
 
 
 class SourceContended(Exception):
@@ -36,6 +39,8 @@ class Demand:
     stages: tuple[Stage, ...]
     max_parallelism: int
     parallelism: Callable[[], Mapping[str, int]]
+    source_names: Mapping[str, tuple[str, ...]] | None = None
+    """By source, the names under which Spark's log is to have what it reads; None: their places."""
 
 
 class Feed(Protocol):
@@ -59,8 +64,8 @@ class Feed(Protocol):
         ...
 
     @property
-    def names_sources(self) -> bool:
-        """Whether it knows sources by name, so that a pipeline may read others than before; if not, by their places."""
+    def naming(self) -> Naming:
+        """How it knows sources, and so whether a pipeline may read others than before."""
         ...
 
     def remembers(self, batch_id: BatchId, offsets_digest: str | None) -> bool:
@@ -74,7 +79,7 @@ class Feed(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SourceFigures:
-    """How far one source was read; offsets in the source's own words. `behind`: offsets it has and nobody read yet."""
+    """How far one source was read; offsets in the source's own words. `behind`: offsets that were not read yet."""
 
     source: str
     rows_per_s: float | None
@@ -89,6 +94,32 @@ class TellsProgress(Protocol):
     """A feed that knows how far its sources were read."""
 
     def progress(self) -> list[SourceFigures]: ...
+
+
+@runtime_checkable
+class TellsLosses(Protocol):
+    """A feed that notices records which the source deleted before they were read."""
+
+    def tell_losses(self, tell: Callable[[SourceLoss], None]) -> None:
+        """From now on `tell` is called for each, in any thread."""
+        ...
+
+
+def source_progress(feed: Feed) -> tuple[SourceProgress, ...]:
+    """How far each source was read, as events tell it; empty where the feed does not know."""
+    if not isinstance(feed, TellsProgress):
+        return ()
+    return tuple(
+        SourceProgress(
+            source=one.source,
+            rows_per_s=one.rows_per_s,
+            processed_per_s=one.processed_per_s,
+            end=one.end,
+            latest=one.latest,
+            behind=one.behind,
+        )
+        for one in feed.progress()
+    )
 
 
 def source_stopped(error: BaseException) -> StageFailed:

@@ -21,9 +21,8 @@ def require_own_folder(store: Store) -> None:
                 f"{store.url} is the checkpoint of a plain Spark query (offsets/, commits/, metadata)",
                 cause="Penstock keeps offsets and state in files of its own and does not read Spark's: it would begin"
                 " at the beginning of the source, and mix its files into that folder",
-                next_step="give a new folder. State of the Spark query cannot be taken over. To go on where it stopped:"
-                " stop it, then tell the source where to begin, as its last file in offsets/ says (Kafka:"
-                " startingOffsets; files: a folder with only the files it has not read)",
+                next_step="give a new folder. To go on where the Spark query ended: stop it, then read its source with"
+                f" pen.read(frame, from_checkpoint={store.url!r}). Its state cannot be taken over",
                 path=store.url,
             )
         case OtherFiles(names):

@@ -1,4 +1,4 @@
-"""Signs of life: every few seconds one event, so that whoever looks at the folder of a query that was killed can tell.
+"""Signs of life: every few seconds one event, so that a reader of the folder can tell that the query was killed.
 
 Beside the query, never in its way: a sign that cannot be written is left out.
 """
@@ -10,11 +10,11 @@ import threading
 from collections.abc import Callable
 
 from penstock.engine.background import Background, Pause, Spawn
-from penstock.engine.feed import TellsProgress
+from penstock.engine.feed import source_progress
 from penstock.engine.history import utc_now
 from penstock.engine.supervisor import Supervisor
 from penstock.memory import memory_bytes
-from penstock.observe.events import Alive, SourceProgress
+from penstock.observe.events import Alive
 
 EVERY_S = 10.0
 _log = logging.getLogger("penstock")
@@ -64,23 +64,7 @@ class Heartbeat:
             stage=None if job is None else job.stage,
             running_s=0.0 if job is None else round(now_s - job.started_s, 3),
             memory_bytes=self._memory(),
-            sources=self._sources(),
-        )
-
-    def _sources(self) -> tuple[SourceProgress, ...]:
-        feed = self._supervisor.feed
-        if not isinstance(feed, TellsProgress):
-            return ()
-        return tuple(
-            SourceProgress(
-                source=one.source,
-                rows_per_s=one.rows_per_s,
-                processed_per_s=one.processed_per_s,
-                end=one.end,
-                latest=one.latest,
-                behind=one.behind,
-            )
-            for one in feed.progress()
+            sources=source_progress(supervisor.feed),
         )
 
     def _die(self, error: BaseException) -> None:

@@ -112,21 +112,19 @@ def takeover_event(manifest: Manifest) -> EpochPublished:
 
 def epoch_event(result: EpochResult, kind: EpochKind | None = None) -> EpochPublished:
     manifest, reports = result.manifest, result.reports
-    inputs = [part for report in reports for part in report.inputs]
-    outputs = [part for report in reports for part in report.outputs]
-    segments = [segment for part in (*(p.spilled for p in inputs), *(p.segments for p in outputs)) for segment in part]
     added = [change.added for report in reports for change in report.state if change.added is not None]
     fired = [timing.barrier_delay_s for timing in result.timings if timing.barrier_fired]
     rows, size = state_size(manifest.state)
+    stages, edges = stage_figures(result), edge_figures(result)
     committed = [state.committed for state in manifest.sinks.values() if state.committed is not None]
     return EpochPublished(
         at=utc_now(),
         checkpoint=manifest.checkpoint,
         kind=kind or ("drain" if result.batch is None else "ingest"),
         batch_id=None if result.batch is None else result.batch.batch_id,
-        rows_in=sum(part.live_accepted for part in inputs),
+        rows_in=sum([part.live_accepted for report in reports for part in report.inputs]),
         rows_processed=rows_consumed(reports),
-        rows_out=sum(sink.rows for report in reports for sink in report.sinks),
+        rows_out=sum([rows for stage in stages.values() for rows in stage.sinks.values()]),
         rows_in_flight=manifest.rows_in_flight,
         bytes_in_flight=manifest.bytes_in_flight,
         segments_in_flight=manifest.segments_in_flight,
@@ -136,12 +134,13 @@ def epoch_event(result: EpochResult, kind: EpochKind | None = None) -> EpochPubl
         barrier_fired=bool(fired),
         barrier_delay_s=max(fired, default=0.0),
         bytes_written=BytesWritten(
-            segments=sum(segment.bytes for segment in segments),
-            state=sum(file.bytes for file in added),
+            segments=sum([edge.bytes_spilled + edge.bytes_written for edge in edges.values()]),
+            state=sum([file.bytes for file in added]),
             manifest=result.manifest_bytes,
         ),
         parallelism=dict(manifest.parallelism),
         committed=min(committed, default=None),
+        uncommitted=max((len(sink.pending) for sink in manifest.sinks.values()), default=0),
         watermarks={
             stage: iso(clock.watermark) for stage, clock in manifest.stages.items() if clock.watermark is not None
         },
@@ -151,8 +150,8 @@ def epoch_event(result: EpochResult, kind: EpochKind | None = None) -> EpochPubl
         waited_s=round(result.waited_s, 4),
         state_rows=rows,
         state_bytes=size,
-        stages=stage_figures(result),
-        edges=edge_figures(result),
+        stages=stages,
+        edges=edges,
     )
 
 

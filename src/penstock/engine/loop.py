@@ -28,7 +28,7 @@ from penstock.errors import (
     may_pass,
 )
 from penstock.protocol import outage as outages
-from penstock.protocol.epoch import Drain, Facts, Ingest, Stop, Stopping, Wait, backlog_limit, decide
+from penstock.protocol.epoch import Drain, Facts, Flush, Ingest, Stop, Stopping, Wait, backlog_limit, decide
 from penstock.protocol.ids import CheckpointId, next_checkpoint
 from penstock.protocol.outage import Outage
 from penstock.protocol.recover import RefuseBatch, SkipBatch, TakeBatch, judge_batch
@@ -36,6 +36,11 @@ from penstock.protocol.recover import RefuseBatch, SkipBatch, TakeBatch, judge_b
 LEADER_CHECK_S = 5.0
 """A driver that publishes finds out that it was replaced. A driver that only waits must look, or it would take the
 newer driver's micro-batches away from it."""
+
+
+FLUSHES_MAX = 64
+"""What comes out may make the next operator wait, so one flush is not enough. A timer that sets itself again waits for
+ever."""
 
 
 class NotIngested(Exception):
@@ -88,6 +93,7 @@ class EpochLoop:
         self._offer: Offer | None = None
         self._stopping = Stopping.NO
         self._source_ended = False
+        self._flushes_left = FLUSHES_MAX
         self._wanted_parallelism: dict[str, int] = {}
         self._waiting_for: str | None = None
         self._leader_check_at = runner.clock() + LEADER_CHECK_S
@@ -229,6 +235,9 @@ class EpochLoop:
                 return self._epoch(offer)
             case Drain():
                 return self._epoch(None)
+            case Flush(watermark):
+                self._flushes_left -= 1
+                return self._epoch(None, watermark)
             case Wait(why):
                 return self._wait(why)
             case _:
@@ -282,16 +291,21 @@ class EpochLoop:
             anything_due=self._runner.anything_due(),
             backlog_s=self._runner.backlog_s(),
             max_backlog_s=backlog_limit(self._config.max_backlog, self._runner.planned_s()),
+            flush_to=self._flush_to(),
         )
 
-    def _epoch(self, offer: Offer | None) -> Pause:
-        epoch = self._prepared(None if offer is None else offer.batch)
+    def _flush_to(self) -> int | None:
+        wanted = self._config.flush == "end" and self._source_ended and self._flushes_left > 0
+        return self._runner.flush_target() if wanted else None
+
+    def _epoch(self, offer: Offer | None, flush_to: int | None = None) -> Pause:
+        epoch = self._prepared(None if offer is None else offer.batch, flush_to)
         if epoch is None:
             return None
         self._unpublished = _Unpublished(epoch, offer)
         return self._publish(self._unpublished)
 
-    def _prepared(self, batch: OfferedBatch | None) -> Prepared | None:
+    def _prepared(self, batch: OfferedBatch | None, flush_to: int | None) -> Prepared | None:
         """None when the job was cancelled because the query stops.
 
         Raises: `StageFailed`, `SubtaskHung`, and whatever a subtask met.
@@ -300,7 +314,7 @@ class EpochLoop:
         while True:
             attempt += 1
             try:
-                return self._runner.prepare(batch, self._coordinator.states)
+                return self._runner.prepare(batch, self._coordinator.states, flush_to)
             except (JobFailed, StorageFailed) as failure:
                 hung = self._watch.verdict()
                 error = hung or failure
@@ -326,9 +340,9 @@ class EpochLoop:
             return outage.again_s - now_s
         self._unpublished = self._outage = self._waiting_for = None
         self._coordinator.published(result.manifest, result.winners)
-        self._events.published(result)
         if epoch.offer is not None:
-            self._done(epoch.offer)
+            self._done(epoch.offer)  # before it is told to anybody: Spark plans the next micro-batch meanwhile
+        self._events.published(result)
         self._leader_check_at = self._runner.clock() + LEADER_CHECK_S
         return AT_ONCE
 

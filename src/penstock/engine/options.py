@@ -24,6 +24,7 @@ from penstock.protocol.parallelism import (
     by_stage,
     too_parallel,
 )
+from penstock.records import Migration
 from penstock.units import Duration, Size, bad_value, parse_bytes, parse_duration
 
 Trigger: TypeAlias = Literal["available_now"] | float | None
@@ -45,11 +46,14 @@ class Options(TypedDict, total=False):
     source_timeout: Duration | None
     storage_timeout: Duration
     trigger: Literal["available_now"] | Duration | None
+    flush: Literal["end"] | None
     restore: int | str | os.PathLike[str] | None
+    fork: bool
     drop_in_flight: Literal["all"] | Sequence[str]
     renamed: Mapping[str, str]
     forget: Sequence[str]
     reset: Sequence[str]
+    migrate: Mapping[str, Migration]
     autoscale: tuple[int, int] | None
     retain: int
     max_in_flight: Size
@@ -85,8 +89,13 @@ class Config:
     """Seconds for which the driver tries again when the checkpoint's storage fails."""
     trigger: Trigger = None
     """Seconds between micro-batches; None: as fast as possible."""
+    flush: Literal["end"] | None = None
+    """``"end"``, with ``trigger="available_now"``: once everything is read, close all windows and sessions, emit
+    unmatched rows of joins, fire timers in event time."""
     restore: CheckpointId | str | None = None
     """A checkpoint id, or where a savepoint or a copy lies; None: the newest checkpoint if there is one."""
+    fork: bool = False
+    """Whether another query begins from the place that `restore` names, into other tables, beside the original."""
     drop_in_flight: Literal["all"] | tuple[str, ...] = ()
     """Edges or operators whose in-flight records are thrown away. Together with `restore`, unless nobody reads them any
     more."""
@@ -95,7 +104,9 @@ class Config:
     forget: tuple[str, ...] = ()
     """Operators, sinks, or `operator.part` of state, that the pipeline does not have any more: their state may go."""
     reset: tuple[str, ...] = ()
-    """Operators and sinks that begin anew; only together with `restore`."""
+    """Operators, sinks and sources that begin anew; only together with `restore`."""
+    migrate: tuple[tuple[str, Migration], ...] = ()
+    """Tables of state, each with a function that makes new rows of old ones, before the query starts."""
     autoscale: tuple[int, int] | None = None
     """The lowest and highest parallelism for autoscaling; None: no autoscaling."""
     retain: int = 3
@@ -143,6 +154,8 @@ class Config:
         config = cls(**{option: _PARSERS[option](option, value) for option, value in written.items()})
         _refuse_too_parallel(config.parallelism, config.max_parallelism)
         _refuse_wide_autoscale(config)
+        _refuse_fork_of_nothing(config)
+        _refuse_endless_flush(config)
         return config
 
 
@@ -160,6 +173,12 @@ def _whole(lo: int, hi: int | None = None) -> _Parser:
         return value
 
     return parse
+
+
+def _flag(option: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise bad_value(option, value, "True or False")
+    return value
 
 
 def _share(option: str, value: object) -> float:
@@ -193,11 +212,24 @@ def _span(option: str, value: object) -> float:
 def _trigger(option: str, value: object) -> Trigger:
     if value is None:
         return None
-    return "available_now" if value == "available_now" else _period(option, value)
+    if value == "available_now":
+        return "available_now"
+    try:
+        return _period(option, value)
+    except ConfigError:
+        raise bad_value(option, value, '"available_now", or a duration such as "1 s"') from None
+
+
+def _flush(option: str, value: object) -> Literal["end"] | None:
+    if value not in (None, "end"):
+        raise bad_value(option, value, '"end", or None')
+    return "end" if value == "end" else None
 
 
 def _parallelism(option: str, value: object) -> Asked:
     whole = _whole(1, MAX_PARALLELISM_LIMIT)
+    if isinstance(value, str):
+        raise bad_value(option, value, 'a whole number such as 4, or numbers by operator such as {"totals": 4}')
     if isinstance(value, Mapping):
         return {_text(f"{option} key", stage): whole(f"{option}[{stage}]", count) for stage, count in value.items()}
     count: int = whole(option, value)
@@ -239,6 +271,12 @@ def _by_name(option: str, value: object) -> tuple[tuple[str, str], ...]:
     return tuple((_text(option, old), _text(option, new)) for old, new in value.items())
 
 
+def _functions(option: str, value: object) -> tuple[tuple[str, Migration], ...]:
+    if not isinstance(value, Mapping) or not all(callable(function) for function in value.values()):
+        raise bad_value(option, value, 'functions by operator, such as {"totals": function}')
+    return tuple((_text(option, name), function) for name, function in value.items())
+
+
 def _bounds(option: str, value: object) -> tuple[int, int] | None:
     if value is None:
         return None
@@ -274,11 +312,14 @@ _PARSERS: dict[str, _Parser] = {
     "source_timeout": _period_or_none,
     "storage_timeout": _span,
     "trigger": _trigger,
+    "flush": _flush,
     "restore": _restore,
+    "fork": _flag,
     "drop_in_flight": _names,
     "renamed": _by_name,
     "forget": _listed,
     "reset": _listed,
+    "migrate": _functions,
     "autoscale": _bounds,
     "retain": _whole(1),
     "max_in_flight": _size,
@@ -334,7 +375,7 @@ def _refuse_too_parallel(asked: Asked, max_parallelism: int) -> None:
             raise ConfigError(
                 f"parallelism{f' of {operator}' if operator else ''} is {count}, max_parallelism is {max_parallelism}",
                 cause="a subtask needs at least one key group of its own",
-                next_step="lower parallelism; max_parallelism can be raised only for a new checkpoint",
+                next_step="lower parallelism, or raise max_parallelism; for an existing checkpoint: penstock savepoint",
                 option="parallelism",
             )
 
@@ -344,6 +385,28 @@ def _refuse_wide_autoscale(config: Config) -> None:
         raise ConfigError(
             f"autoscale goes up to {config.autoscale[1]}, max_parallelism is {config.max_parallelism}",
             cause="a subtask needs at least one key group of its own",
-            next_step="lower it; max_parallelism can be raised only for a new checkpoint",
+            next_step="lower it, or raise max_parallelism; for a checkpoint that exists: penstock savepoint",
             option="autoscale",
+        )
+
+
+def _refuse_fork_of_nothing(config: Config) -> None:
+    if config.fork and not isinstance(config.restore, str):
+        named = "nothing" if config.restore is None else f"checkpoint {config.restore} of its own folder"
+        raise ConfigError(
+            f"fork=True with a restore of {named}",
+            cause="a fork goes on from the checkpoint of another query, in a folder of its own",
+            next_step="name the original's folder: restore='path' for its newest checkpoint, 'path@42' for that one;"
+            " once the fork has begun, leave restore and fork out",
+            option="fork",
+        )
+
+
+def _refuse_endless_flush(config: Config) -> None:
+    if config.flush is not None and config.trigger != "available_now":
+        raise ConfigError(
+            'flush="end" of a query that has no end',
+            cause='a query ends by itself only with trigger="available_now"',
+            next_step='add trigger="available_now", or leave flush= out: the watermark closes windows as rows come',
+            option="flush",
         )

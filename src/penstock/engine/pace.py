@@ -110,24 +110,27 @@ class Pace:
 
     def observe(self, stage: str, plan: StagePlan, job_s: float, slots: int, reports: Sequence[SubtaskReport]) -> None:
         timings = [report.timing for report in reports if report.timing is not None]
-        self._learn_rows(stage, reports)
+        consumed = [sum([part.consumed for part in report.inputs]) for report in reports]
+        accepted = [sum([part.live_accepted for part in report.inputs]) for report in reports]
+        self._learn_rows(stage, reports, consumed)
         costs = [timing.broadcast_row_cost_s for timing in timings if timing.broadcast_row_cost_s is not None]
         if costs:
             self.broadcast_row_cost_s[stage] = max(costs)
         if plan.live:
-            rows = {report.subtask: sum(part.live_accepted for part in report.inputs) for report in reports}
+            rows = {report.subtask: live for report, live in zip(reports, accepted, strict=True)}
             self.live_rows[(stage, plan.parallelism)] = [rows.get(k, 0) for k in range(plan.parallelism)]
         if timings:
             seen = Overhead.of(timings, job_s, slots)
             known = self.overheads.get((stage, plan.live))
             self.overheads[stage, plan.live] = seen if known is None else known.after(seen)
-        self._count_left(stage, plan, reports)
+        change = [live - done for live, done in zip(accepted, consumed, strict=True)]
+        self._count_left(stage, plan, reports, change)
 
-    def _learn_rows(self, stage: str, reports: Sequence[SubtaskReport]) -> None:
+    def _learn_rows(self, stage: str, reports: Sequence[SubtaskReport], consumed: Sequence[int]) -> None:
         """Each subtask counts by the rows that it did: one with few rows had little to learn from."""
         seen = [
-            (report.timing, sum(part.consumed for part in report.inputs))
-            for report in reports
+            (report.timing, rows)
+            for report, rows in zip(reports, consumed, strict=True)
             if report.timing is not None and report.timing.row_cost_s is not None
         ]
         if not seen:
@@ -139,10 +142,11 @@ class Pace:
         wall_s, known_s = max(self.row_cost_s[stage], worked_s / max(1, rows)), self.row_wall_s.get(stage)
         self.row_wall_s[stage] = wall_s if known_s is None else 0.5 * known_s + 0.5 * min(wall_s, DOUBT * known_s)
 
-    def _count_left(self, stage: str, plan: StagePlan, reports: Sequence[SubtaskReport]) -> None:
+    def _count_left(
+        self, stage: str, plan: StagePlan, reports: Sequence[SubtaskReport], changes: Sequence[int]
+    ) -> None:
         before = {subtask.subtask: subtask.rows_in_flight for subtask in plan.subtasks}
-        for report in reports:
-            change = sum(part.live_accepted - part.consumed for part in report.inputs)
+        for report, change in zip(reports, changes, strict=True):
             before[report.subtask] = max(0, before[report.subtask] + change)
         self.left_rows[stage] = (sum(before.values()), max(before.values(), default=0))
 

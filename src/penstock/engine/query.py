@@ -4,25 +4,37 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
+from html import escape
 from typing import Literal, overload
 
 from penstock.engine.background import in_background, wait_for
-from penstock.engine.ending import other_process
+from penstock.engine.ending import other_process, query_ended
+from penstock.engine.feed import source_progress
 from penstock.engine.savepoint import Savepoint, SavepointJob
+from penstock.engine.showing import follow, follow_beside
 from penstock.engine.sigterm import Terminated
 from penstock.engine.supervisor import Supervisor
 from penstock.errors import PenstockError
-from penstock.observe.events import Committed, EpochPublished
+from penstock.observe.events import Committed, EpochPublished, SourceProgress
+from penstock.observe.folder import Folder
+from penstock.observe.model import QueryView
+from penstock.observe.notebook.panel import panel
+from penstock.observe.notebook.screen import screen_here
+from penstock.plain import plain_methods
 from penstock.protocol.ids import Generation
 from penstock.protocol.manifest import Manifest
-from penstock.text import redacted
+from penstock.text import printable, redacted
+from penstock.units import Duration, parse_duration
 
 
+@plain_methods
 class Query:
     """A running query. Its methods may be called from any thread."""
 
     def __init__(self, supervisor: Supervisor) -> None:
         self._supervisor = supervisor
+        self._folder: Folder | None = None
 
     def __repr__(self) -> str:
         """Shows only what is known without reading the storage."""
@@ -32,6 +44,35 @@ class Query:
             f"<Query {self.name!r}, {how}, checkpoints in {redacted(runner.checkpoints.store.url)}, "
             f"generation {runner.generation}, last checkpoint {runner.manifest.checkpoint}>"
         )
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        try:
+            return panel(self._look())
+        except PenstockError:
+            return f"<pre>{escape(printable(repr(self)))}</pre>"
+
+    def _look(self) -> QueryView:
+        if self._folder is None:
+            self._folder = Folder(self._supervisor.runner.checkpoints.store)
+        return self._folder.look()
+
+    def watch(self, every: Duration = "1 s", *, wait: bool = True) -> None:
+        """Shows the query live: as a panel in a notebook, as lines in a terminal.
+
+        Returns when the query has ended, or after Ctrl-C, which ends the view and not the query. With ``wait=False`` it
+        returns at once and a notebook's panel goes on by itself.
+
+        Raises: `ConfigError` for a duration that is none; `OtherProcess` in a forked child.
+        """
+        self._require_process("watch")
+        every_s = parse_duration(every)
+        screen, ended = screen_here(), self._supervisor.ended
+        if not wait:
+            follow_beside(self._look, screen, every_s, ended)
+            return
+        with suppress(KeyboardInterrupt):
+            follow(self._look, screen, every_s, ended)
 
     @property
     def name(self) -> str:
@@ -56,6 +97,10 @@ class Query:
         """The last epoch of this run."""
         return self._supervisor.history.last_epoch
 
+    def sources(self) -> tuple[SourceProgress, ...]:
+        """How far each source was read, and how far it is behind: offsets as Structured Streaming tells them."""
+        return source_progress(self._supervisor.feed)
+
     def checkpoints(self) -> list[int]:
         """Ids of the checkpoints that can be restored."""
         return [int(number) for number in self._supervisor.runner.checkpoints.ids()]
@@ -79,9 +124,11 @@ class Query:
 
         Autoscaling leaves the stages of these operators alone until the next start.
 
-        Raises: `ConfigError`.
+        Raises: `ConfigError`; `QueryEnded`.
         """
         self._require_process("rescale")
+        if not self.is_active:
+            raise query_ended(self.name, f"rescale({parallelism!r:.100})")
         self._supervisor.rescale(parallelism)
 
     @overload
@@ -112,7 +159,11 @@ class Query:
         try:
             ended = wait_for(self._supervisor.ended, timeout)
         except (KeyboardInterrupt, Terminated) as signalled:
-            self._supervisor.stop_interrupted(again="Ctrl-C" if isinstance(signalled, KeyboardInterrupt) else "SIGTERM")
+            again = "Ctrl-C" if isinstance(signalled, KeyboardInterrupt) else "SIGTERM"
+            try:
+                self._supervisor.stop_interrupted(again=again)
+            except (KeyboardInterrupt, Terminated) as second:
+                raise second from None  # one traceback says it all
             raise
         error = self.exception()
         if ended and error is not None:

@@ -5,14 +5,35 @@ Spark owns the folder. Its files are written once, under temporary names, then r
 
 from __future__ import annotations
 
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+
+import msgspec
+
 from penstock.errors import CorruptFile, MissingFile
 from penstock.protocol.ids import BatchId
-from penstock.protocol.layout import SOURCE, SOURCE_COMMITS, SOURCE_OFFSETS, offsets_path, read_source_entry
+from penstock.protocol.layout import (
+    SOURCE,
+    SOURCE_COMMITS,
+    SOURCE_METADATA,
+    SOURCE_OFFSETS,
+    SPARK_SOURCES,
+    offsets_checksum_path,
+    offsets_path,
+    read_source_entry,
+    replaced_path,
+)
+from penstock.protocol.manifest import SourcePosition
+from penstock.protocol.sourcelog import Tail, digest
 from penstock.store.base import AlreadyExists, Entry, Store
 
 FILE_BYTES_MAX = 1 << 30
 _TRIES = 5
 """Spark removes a few old entries at a time; a second look is nearly always enough."""
+
+_METADATA = frozenset({SOURCE_METADATA, f"{SOURCE}/.metadata.crc"})
+"""The id of a streaming query, and the checksum that Hadoop keeps beside it."""
 
 
 def beyond(path: str, batch_id: BatchId | None) -> bool:
@@ -26,15 +47,77 @@ def all_committed(store: Store) -> bool:
     return _newest(store, SOURCE_OFFSETS) <= _newest(store, SOURCE_COMMITS)
 
 
-def knows_names(store: Store) -> bool:
-    """Whether Spark's offset log has sources by name, as it does since version 2 of its format."""
-    newest = _newest(store, SOURCE_OFFSETS)
-    if newest < 0:
-        return False
+def read_tail(store: Store, position: SourcePosition) -> Tail | None:
+    """The entries with which a checkpoint's position ends, as they were then; None where they are lost."""
+    batch = position.batch_id
+    if batch is None:
+        return Tail()
+    if not isinstance(position.rewrite, msgspec.UnsetType):
+        return Tail({BatchId(int(number)): text for number, text in position.rewrite.entries.items()})
+    near = (BatchId(batch - 1), batch)
+    found = {number: text for number in near if (text := _text(store, number)) is not None}
+    if batch in found and position.offsets_digest in (None, digest(found[batch].encode())):
+        return Tail(found)
+    if position.offsets_digest is None:
+        return None
     try:
-        return store.read(offsets_path(BatchId(newest))).startswith(b"v2\n")
-    except MissingFile:
-        return False
+        aside = msgspec.json.decode(store.read(replaced_path(position.offsets_digest)), type=dict[str, str])
+    except (MissingFile, msgspec.DecodeError):
+        return None
+    entries = {BatchId(int(number)): text for number, text in aside.items() if number.isdecimal()}
+    if batch not in entries or digest(entries[batch].encode()) != position.offsets_digest:
+        return None
+    return Tail(entries, replaced=True)
+
+
+def _text(store: Store, batch: BatchId) -> str | None:
+    try:
+        return store.read(offsets_path(batch)).decode() if batch >= 0 else None
+    except (MissingFile, UnicodeDecodeError):
+        return None
+
+
+def source_folders(store: Store) -> frozenset[str]:
+    """The names under which Spark has kept something about a source."""
+    prefix = f"{SOURCE}/{SPARK_SOURCES}/"
+    return frozenset(entry.path.removeprefix(prefix).split("/")[0] for entry in store.list(prefix.rstrip("/")))
+
+
+def has_entries(store: Store) -> bool:
+    """Whether Spark's offset log has begun."""
+    return _newest(store, SOURCE_OFFSETS) >= 0
+
+
+def rewrite_source(store: Store, position: SourcePosition) -> None:
+    """Makes the log end with the entries that a manifest asks for. May be repeated after a crash.
+
+    Entries that are replaced are put aside first, so that the checkpoint before the change can be restored.
+    """
+    if isinstance(position.rewrite, msgspec.UnsetType):
+        return
+    wanted = {BatchId(int(number)): text for number, text in position.rewrite.entries.items()}
+    there = {batch: text for batch in wanted if (text := _text(store, batch)) is not None}
+    if there == wanted:
+        return
+    last = max(wanted)
+    if last in there:
+        aside = msgspec.json.encode({str(batch): text for batch, text in there.items()})
+        _create(store, replaced_path(digest(there[last].encode())), aside)
+    for batch in sorted(wanted, reverse=True):
+        if there.get(batch) != wanted[batch]:
+            store.delete([path for path in (offsets_path(batch), offsets_checksum_path(batch)) if store.exists(path)])
+            _create(store, offsets_path(batch), wanted[batch].encode())
+    if _newest(store, SOURCE_COMMITS) < 0 and last == 0:
+        # The log begins with what another query has read: Spark is not to plan that once more.
+        _create(store, SOURCE_METADATA, msgspec.json.encode({"id": position.query_id or str(uuid.uuid4())}))
+        _create(store, f"{SOURCE_COMMITS}/{last}", b'v1\n{"nextBatchWatermarkMs":0}')
+
+
+def _create(store: Store, path: str, content: bytes) -> None:
+    try:
+        store.create(path, content)
+    except AlreadyExists:
+        pass  # an earlier try had got this far
 
 
 def rewind_source(store: Store, batch_id: BatchId | None) -> None:
@@ -42,14 +125,25 @@ def rewind_source(store: Store, batch_id: BatchId | None) -> None:
     store.delete([entry.path for entry in store.list(SOURCE) if beyond(entry.path, batch_id)])
 
 
-def bring_source(origin: Store, target: Store, batch_id: BatchId | None) -> int:
+def bring_source(origin: Store, target: Store, batch_id: BatchId | None, query_id: str | None = None) -> int:
     """Copies the folder as it was after `batch_id`; returns its bytes. A running query may write to it meanwhile.
 
-    Copies, never links, because Spark owns the files and may change them.
+    Copies, never links, because Spark owns the files and may change them. With `query_id`, another streaming query
+    reads on from the same offsets.
     """
+    if query_id is None:
+        return _bring_entries(origin, target, batch_id, lambda _: True)
+    copied = _bring_entries(origin, target, batch_id, lambda path: path not in _METADATA)
+    with suppress(AlreadyExists):
+        if copied:  # without entries Spark begins anew, and gives the query an id
+            target.create(SOURCE_METADATA, msgspec.json.encode({"id": query_id}))
+    return copied
+
+
+def _bring_entries(origin: Store, target: Store, batch_id: BatchId | None, wanted: Callable[[str], bool]) -> int:
     for last_try in (*[False] * (_TRIES - 1), True):
         try:
-            return sum(_bring(origin, target, entry) for entry in _entries(origin, batch_id))
+            return sum(_bring(origin, target, entry) for entry in _entries(origin, batch_id) if wanted(entry.path))
         except MissingFile:  # an old entry that Spark removed after we had listed it; list again
             if last_try:
                 raise

@@ -10,6 +10,9 @@ from penstock.engine.history import utc_now
 from penstock.observe.events import SourceSlow
 from penstock.protocol.silence import Silence, listened, too_long
 
+ANSWER_S = 5.0
+"""A source that takes longer is what the query waits for, and not "no input"."""
+
 _log = logging.getLogger("penstock")
 
 
@@ -45,8 +48,11 @@ class SourceWatch:
             self._is_silent(silence, now_s)
 
     def silent(self) -> str | None:
-        """The source that does not answer, and since when, once it was reported."""
-        return None if self._told is None else self._described(self._told, self._clock())
+        """The source that does not answer, and since when: said long before it is reported as an event."""
+        silence, now_s = self._silence, self._clock()
+        if silence is None or (silence is not self._told and not silence.state.to_source):
+            return None
+        return self._described(silence, now_s) if too_long(silence, now_s, ANSWER_S) else None
 
     def _is_silent(self, silence: Silence, now_s: float) -> None:
         self._told = silence

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
-from dataclasses import dataclass
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, replace
 from functools import partial
 
 from penstock.engine.active import remember
@@ -18,17 +18,22 @@ from penstock.engine.checkpoints import Checkpoints
 from penstock.engine.cluster import Cluster
 from penstock.engine.commitevents import CommitEvents
 from penstock.engine.commits import CommitCoordinator, SinkCommits
+from penstock.engine.commituser import commit_user
 from penstock.engine.drivertime import DriverTime
 from penstock.engine.epochs import EpochRunner
 from penstock.engine.feed import Feed
+from penstock.engine.fork import require_other_tables
 from penstock.engine.greeting import Greeting
 from penstock.engine.heartbeat import Heartbeat
 from penstock.engine.history import History, Listener, takeover_event, utc_now
+from penstock.engine.migrating import RunMigration, migrate, no_migrations, with_migrated, without_migrated
 from penstock.engine.options import Config
-from penstock.engine.origin import bring
+from penstock.engine.origin import ORIGIN_TRIES, OriginWentOn, bring, gave_up
 from penstock.engine.query import Query
 from penstock.engine.sigterm import stop_on_sigterm
-from penstock.engine.startpoint import find_start
+from penstock.engine.sourcelog import rewrite_source
+from penstock.engine.sparkorigin import bring_folders
+from penstock.engine.startpoint import StartPoint, find_start, holder
 from penstock.engine.supervisor import Makers, Supervisor
 from penstock.engine.takeover import Owned, Survey, take_over
 from penstock.engine.upkeep import TableUpkeep, Upkeeping
@@ -39,7 +44,7 @@ from penstock.errors import (
 )
 from penstock.graph.leftovers import with_leftovers, with_relays
 from penstock.graph.pipeline import Pipeline
-from penstock.observe.events import Event, InFlightDropped, QueryStarted, StartRefused
+from penstock.observe.events import Event, InFlightDropped, QueryStarted, StartRefused, StateMigrated
 from penstock.observe.metrics_installed import open_metrics
 from penstock.observe.process import this_process
 from penstock.protocol.commit import marked
@@ -47,7 +52,7 @@ from penstock.protocol.layout import SOURCE
 from penstock.protocol.manifest import Manifest, SinkState
 from penstock.protocol.takeover import Wish
 from penstock.sinks.base import Committer, Sink
-from penstock.sinks.upkeep import KeptSink
+from penstock.sinks.upkeep import KeptSink, RunTasks, TaskedKeeper
 from penstock.store import open_store
 from penstock.store.base import Store
 from penstock.store.local import LocalStore
@@ -65,6 +70,9 @@ class Surroundings:
     clock: Callable[[], float] = time.monotonic
     now_us: Callable[[], int] = lambda: time.time_ns() // 1000
     """The wall clock."""
+    migrate: RunMigration = no_migrations
+    run_tasks: RunTasks | None = None
+    """Where upkeep gives large work to; None: it does all by itself."""
 
 
 def start_query(
@@ -74,6 +82,7 @@ def start_query(
 
     Raises: as `start_supervisor`.
     """
+    stop_on_sigterm()  # from now on: to take over a checkpoint takes time
     server = None if config.metrics is None else open_metrics(*config.metrics)
     greeting = Greeting(config.checkpoint)
     told: tuple[Listener, ...] = (*listeners, greeting) if server is None else (*listeners, greeting, server)
@@ -89,7 +98,6 @@ def start_query(
     query = Query(supervisor)
     remember(query)
     supervisor.end_with_program()
-    stop_on_sigterm()
     return query
 
 
@@ -122,7 +130,7 @@ def start_supervisor(
     checkpoints = Checkpoints(store)
     feed = surroundings.feed(store)
     wish = Wish(pipeline.shape(), parallelism, VERSION, config.autoscale, config.restore)
-    survey = partial(_survey, checkpoints, pipeline, config, surroundings.store, feed)
+    survey = partial(_survey, checkpoints, pipeline, config, surroundings, feed)
     owned = take_over(checkpoints, wish, survey)
     manifest, generation = owned.manifest, owned.generation
     history = History(store, listeners)
@@ -166,16 +174,48 @@ def start_supervisor(
 
 
 def _survey(
-    checkpoints: Checkpoints, pipeline: Pipeline, config: Config, open_store: Callable[[str], Store], feed: Feed
+    checkpoints: Checkpoints, pipeline: Pipeline, config: Config, surroundings: Surroundings, feed: Feed
 ) -> Survey:
-    """Refuses what does not fit. Files of another folder are brought here; nothing else is changed."""
-    start = find_start(checkpoints, pipeline, config, open_store, sources_by_name=feed.names_sources)
+    """Refuses what does not fit. Files of another folder are brought here, state is migrated; nothing else changes."""
+    for left in reversed(range(ORIGIN_TRIES)):
+        try:
+            return _looked(checkpoints, pipeline, config, surroundings, feed)
+        except OriginWentOn as went_on:
+            if not left:
+                raise gave_up(went_on) from went_on
+    raise AssertionError("the last try returns or raises")
+
+
+def _looked(
+    checkpoints: Checkpoints, pipeline: Pipeline, config: Config, surroundings: Surroundings, feed: Feed
+) -> Survey:
+    start = find_start(checkpoints, pipeline, config, surroundings.store, naming=feed.naming)
+    if config.fork and start.origin is not None:
+        require_other_tables(start.origin, pipeline)
     committers, told = _committers(pipeline, start.manifest, restored=config.restore is not None)
     if isinstance(config.restore, int):
-        _require_remembered(start.manifest, feed)
+        _require_remembered(start.read or start.manifest, feed)
+    content = start.manifest
+    if start.evolution is not None and start.evolution.migrated:
+        content = without_migrated(content, start.evolution)
+        start = _migrated(start, checkpoints, pipeline, config, surroundings.migrate)
     if start.origin is not None:
-        bring(start.origin, start.manifest, checkpoints.store)
+        bring(start.origin, content, checkpoints.store)
+    for taken in start.taken:
+        bring_folders(taken, checkpoints.store)
     return Survey(start, committers, told)
+
+
+def _migrated(
+    start: StartPoint, checkpoints: Checkpoints, pipeline: Pipeline, config: Config, run: RunMigration
+) -> StartPoint:
+    """Raises: `MigrationFailed`."""
+    assert start.evolution is not None
+    assert start.read is not None
+    stores = holder(checkpoints, start).store, checkpoints.store
+    with nullcontext() if start.origin is None else start.origin.watched():
+        done = migrate(start.read, start.evolution, pipeline, dict(config.migrate), stores, run)
+    return replace(start, manifest=with_migrated(start.manifest, done), migrated=done)
 
 
 def _require_remembered(manifest: Manifest, feed: Feed) -> None:
@@ -199,6 +239,7 @@ def _rewind(feed: Feed, checkpoints: Checkpoints, owned: Owned) -> None:
     """Raises: `Fenced`: what a newer driver has read since is not this one's to forget."""
     checkpoints.require_leader(owned.generation)
     feed.rewind(owned.manifest.source.batch_id)
+    rewrite_source(checkpoints.store, owned.manifest.source)
 
 
 def _first_events(name: str, owned: Owned, links: tuple[tuple[str, str], ...]) -> Iterator[Event]:
@@ -222,6 +263,15 @@ def _first_events(name: str, owned: Owned, links: tuple[tuple[str, str], ...]) -
             checkpoint=owned.start.manifest.checkpoint,
             rows=dropped.rows,
             bytes=dropped.bytes,
+        )
+    for table in owned.start.migrated:
+        yield StateMigrated(
+            at=utc_now(),
+            table=table.table,
+            checkpoint=owned.start.manifest.checkpoint,
+            rows=table.rows,
+            bytes=table.bytes,
+            duration_s=round(table.duration_s, 3),
         )
     yield takeover_event(manifest)
 
@@ -258,11 +308,6 @@ def _taken_over(pipeline: Pipeline, manifest: Manifest) -> dict[str, Sink]:
     }
 
 
-def commit_user(identity: str, sink: str) -> str:
-    """The commit user belongs to the checkpoint, not to the run: a restarted or copied query has the same."""
-    return f"penstock-{identity}-{sink}"
-
-
 def _upkeep(
     pipeline: Pipeline,
     manifest: Manifest,
@@ -276,6 +321,8 @@ def _upkeep(
         if isinstance(binding.sink, KeptSink):
             user = commit_user(manifest.identity, binding.name)
             keeper = binding.sink.open_keeper(user, partial(coordinator.waiting, binding.name))
+            if isinstance(keeper, TaskedKeeper) and surroundings.run_tasks is not None:
+                keeper.use_tasks(surroundings.run_tasks)
             if keeper is not None:
                 spawn, clock = surroundings.spawn, surroundings.clock
                 tables.append(TableUpkeep(binding.name, keeper, history.record, spawn=spawn, clock=clock))

@@ -5,20 +5,26 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 
 import msgspec
 
 from penstock.engine.checkpoints import Checkpoints
 from penstock.engine.foreign import require_own_folder
 from penstock.engine.history import read_commits, utc_now
+from penstock.engine.migrating import Migrated
+from penstock.engine.naming import ByName, Naming, SourceFacts, first_position, look_at_sources, position_after
 from penstock.engine.options import Config
-from penstock.engine.origin import Origin, find_origin, require_finished, require_new
+from penstock.engine.origin import Origin, find_origin, fork_identity, require_finished, require_new
+from penstock.engine.sparkorigin import Begin, TakenOffsets
 from penstock.errors import CheckpointMismatch, ConfigError, RestoreRefused
 from penstock.graph.pipeline import Pipeline
 from penstock.protocol.evolve import Allowed, BadName, Changed, Evolution, evolve
 from penstock.protocol.evolved import dropped_rows, evolved
 from penstock.protocol.fates import PartFate
+from penstock.protocol.fork import forked
 from penstock.protocol.manifest import Manifest
 from penstock.protocol.recover import Dropped, edges_named, first_manifest
 from penstock.store.base import Store
@@ -38,6 +44,9 @@ class StartPoint:
     read: Manifest | None = None
     """As it lies in the folder, where the pipeline makes something else of it."""
     evolution: Evolution | None = None
+    migrated: tuple[Migrated, ...] = ()
+    taken: tuple[TakenOffsets, ...] = ()
+    """What sources that begin here take from queries of Spark."""
 
     @property
     def changed(self) -> Manifest | None:
@@ -51,20 +60,21 @@ def find_start(
     config: Config,
     open_store: Callable[[str], Store],
     *,
-    sources_by_name: bool = False,
+    naming: Naming | None = None,
 ) -> StartPoint:
     """The checkpoint to go on from, as the pipeline has a place for it, its files known to be there.
 
     Raises: `CheckpointMismatch`, `RestoreRefused`, `NoSuchCheckpoint`, `CorruptFile`, `MissingFile`, `FormatTooNew`;
     `NotACheckpoint`; `PipelineError` for names that a new checkpoint should not have.
     """
-    start = look_for_start(checkpoints, pipeline, config, open_store, sources_by_name=sources_by_name)
+    start = look_for_start(checkpoints, pipeline, config, open_store, naming=naming)
     refused = () if start.evolution is None else start.evolution.refused
     if refused and start.evolution is not None:
-        raise _misfit(start.read or start.manifest, _holder(checkpoints, start).store.url, start.evolution.lines)
+        raise _misfit(start.read or start.manifest, holder(checkpoints, start).store.url, start.evolution.lines)
     _tell(start)
     if start.evolution is not None:
-        _holder(checkpoints, start).verify_files(start.manifest)
+        with nullcontext() if start.origin is None else start.origin.watched():
+            holder(checkpoints, start).verify_files(start.manifest)
     return start
 
 
@@ -74,12 +84,13 @@ def look_for_start(
     config: Config,
     open_store: Callable[[str], Store],
     *,
-    sources_by_name: bool = False,
+    naming: Naming | None = None,
 ) -> StartPoint:
     """The same, also where something of it is refused: the manifest is then the checkpoint's own. Changes nothing.
 
     Raises: as `find_start`, but `CheckpointMismatch` only for another `max_parallelism`.
     """
+    naming = naming or ByName()
     start = _stored(checkpoints, config, open_store)
     if start is None or start.origin is not None:
         require_own_folder(checkpoints.store)
@@ -87,20 +98,31 @@ def look_for_start(
         _refuse_named(checkpoints, config)
         require_finished(checkpoints.store)
         pipeline.require_portable_names()
-        return StartPoint(
-            first_manifest(
-                identity=uuid.uuid4().hex,
-                library=VERSION,
-                max_parallelism=config.max_parallelism,
-                shape=pipeline.shape(),
-                created_at=utc_now(),
-            )
+        first = first_manifest(
+            identity=uuid.uuid4().hex,
+            library=VERSION,
+            max_parallelism=config.max_parallelism,
+            shape=pipeline.shape(),
+            created_at=utc_now(),
         )
+        source, taken = first_position(naming, checkpoints.store, _begins(pipeline), open_store)
+        return StartPoint(msgspec.structs.replace(first, source=source), taken=taken)
     _require_groups(start.manifest, config)
-    return _evolved(start, checkpoints, pipeline, config, sources_by_name=sources_by_name)
+    holding = holder(checkpoints, start).store
+    facts = look_at_sources(start.manifest, naming, holding, _begins(pipeline), open_store)
+    return _evolved(start, checkpoints, pipeline, config, facts)
 
 
-def _holder(checkpoints: Checkpoints, start: StartPoint) -> Checkpoints:
+def _begins(pipeline: Pipeline) -> list[Begin]:
+    return [
+        Begin(source.name, source.begin.place, source.begin.without_state)
+        for source in pipeline.sources
+        if source.begin is not None
+    ]
+
+
+def holder(checkpoints: Checkpoints, start: StartPoint) -> Checkpoints:
+    """The folder in which the checkpoint lies."""
     return checkpoints if start.origin is None else start.origin.checkpoints
 
 
@@ -113,20 +135,41 @@ def _stored(checkpoints: Checkpoints, config: Config, open_store: Callable[[str]
             return StartPoint(checkpoints.restorable(number))
         case place:
             origin = find_origin(place, open_store)
+            if config.fork:
+                origin = replace(origin, fork=fork_identity(checkpoints.store, origin))
             require_new(checkpoints, origin)
+            if origin.fork is not None:
+                return StartPoint(forked(origin.manifest, origin.fork), origin)
             # The copy's source folder ends with this checkpoint's micro-batch; another kind of feed has to go back.
             source = msgspec.structs.replace(origin.manifest.source, rewind=True)
             return StartPoint(msgspec.structs.replace(origin.manifest, source=source), origin)
 
 
 def _evolved(
-    start: StartPoint, checkpoints: Checkpoints, pipeline: Pipeline, config: Config, *, sources_by_name: bool
+    start: StartPoint, checkpoints: Checkpoints, pipeline: Pipeline, config: Config, facts: SourceFacts
 ) -> StartPoint:
     stored, shape = start.manifest, pipeline.shape()
     _refuse_unknown_drop(stored, config)
-    in_table = _in_table(_holder(checkpoints, start), stored)
-    new = Changed(shape, pipeline.state_rules(), pipeline.outputs(), sources_by_name, in_table)
-    allowed = Allowed(dict(config.renamed), frozenset(config.forget), frozenset(config.reset), config.drop_in_flight)
+    in_table = _in_table(holder(checkpoints, start), stored)
+    new = Changed(
+        shape,
+        pipeline.state_rules(),
+        pipeline.outputs(),
+        facts.by_name,
+        in_table,
+        config.fork,
+        facts.fixed,
+        facts.readers,
+        _seen(stored),
+    )
+    allowed = Allowed(
+        dict(config.renamed),
+        frozenset(config.forget),
+        frozenset(config.reset),
+        frozenset(name for name, _ in config.migrate),
+        config.restore is not None,
+        config.drop_in_flight,
+    )
     evolution = evolve(stored, new, allowed)
     if isinstance(evolution, BadName):
         raise ConfigError(
@@ -139,9 +182,18 @@ def _evolved(
         return replace(start, read=stored, evolution=evolution)
     if config.restore is None:
         _refuse_named(checkpoints, config, drops=_drops_more(stored, new, allowed, evolution))
-    manifest = evolved(stored, shape, evolution)
+    source = position_after(stored, evolution, facts, allowed.reset)
+    manifest = msgspec.structs.replace(evolved(stored, shape, evolution), source=source)
     dropped = dropped_rows(stored, evolution)
-    return replace(start, manifest=manifest, dropped=dropped, read=stored, evolution=evolution)
+    return replace(start, manifest=manifest, dropped=dropped, read=stored, evolution=evolution, taken=facts.taken)
+
+
+def _seen(stored: Manifest) -> str:
+    """The largest event time that sources have delivered."""
+    times = [clock.max_event_time for clock in stored.sources.values() if clock.max_event_time is not None]
+    if not times:
+        return ""
+    return f"{datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=max(times)):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _in_table(holder: Checkpoints, stored: Manifest) -> dict[str, int]:
@@ -210,8 +262,9 @@ def _require_groups(stored: Manifest, config: Config) -> None:
         raise CheckpointMismatch(
             f"checkpoint {stored.checkpoint} has max_parallelism {stored.max_parallelism}, "
             f"{config.max_parallelism} was asked for",
-            cause="max_parallelism is fixed for the life of a checkpoint",
-            next_step=f"start with max_parallelism={stored.max_parallelism}",
+            cause="max_parallelism is fixed for the life of a checkpoint folder",
+            next_step=f"start with max_parallelism={stored.max_parallelism}; or rewrite it: penstock savepoint FOLDER"
+            f" PATH --max-parallelism {config.max_parallelism}, then start with restore=PATH in a new folder",
         )
 
 

@@ -21,8 +21,17 @@ from penstock.engine.commitevents import CommitCall, CommitEvents, slow_event
 from penstock.engine.commits import CommitCoordinator
 from penstock.engine.ending import COPYING_S, Ending, described, given_up, not_ended
 from penstock.engine.epochs import EpochResult, EpochRunner
-from penstock.engine.feed import Demand, Feed, SourceCancelled, SourceContended, SourceStopped, source_stopped
+from penstock.engine.feed import (
+    Demand,
+    Feed,
+    SourceCancelled,
+    SourceContended,
+    SourceStopped,
+    TellsLosses,
+    source_stopped,
+)
 from penstock.engine.history import History, epoch_event, savepoint_event, utc_now
+from penstock.engine.latewatch import LateWatch, late_rows
 from penstock.engine.loop import EpochLoop, LoopEvents
 from penstock.engine.options import Config, subtasks_asked
 from penstock.engine.savepoint import SavepointJob, Savepoints
@@ -30,9 +39,18 @@ from penstock.engine.sourcewatch import SourceWatch
 from penstock.engine.upkeep import Upkeeping
 from penstock.engine.watch import Watch
 from penstock.errors import Fenced, PenstockError, StageFailed, StopTimeout, StorageFailed
-from penstock.observe.events import Committed, EpochFailed, QueryStopped, Rescaled, StopReason, StorageRetried
+from penstock.observe.events import (
+    Committed,
+    EpochFailed,
+    QueryStopped,
+    Rescaled,
+    SourceLost,
+    StopReason,
+    StorageRetried,
+)
 from penstock.protocol.epoch import NO_INPUT
 from penstock.protocol.ids import CheckpointId
+from penstock.protocol.sourceloss import SourceLoss
 from penstock.store.base import Store
 
 _log = logging.getLogger("penstock")
@@ -102,6 +120,7 @@ class Supervisor:
             self._on_collector_failure,
             spawn,
             self.savepoints.pins.files,
+            runner.clock,
         )
         self.watch = Watch(
             runner,
@@ -118,6 +137,7 @@ class Supervisor:
             storage_failed=self._on_storage_failed,
             waiting=self._on_waiting,
         )
+        self._late = LateWatch(self.name, runner.clock, late_rows(runner.manifest.counters))
         self.loop = EpochLoop(runner, self.coordinator, config, events, self.watch, spawn)
 
     def start(self) -> None:
@@ -148,7 +168,11 @@ class Supervisor:
 
     def _start_feed(self) -> None:
         pipeline, manifest = self.runner.pipeline, self.runner.manifest
-        demand = Demand(pipeline.stages, manifest.max_parallelism, self.loop.wanted_parallelism)
+        names = manifest.source.names
+        named = None if isinstance(names, msgspec.UnsetType) else names
+        demand = Demand(pipeline.stages, manifest.max_parallelism, self.loop.wanted_parallelism, named)
+        if isinstance(self.feed, TellsLosses):
+            self.feed.tell_losses(self._on_loss)
         self.feed.start(self.loop.offer, self.loop.end_of_source, self._on_feed_failure, demand)
 
     # -- asked for by the user -----------------------------------------------------------------------------------
@@ -247,7 +271,9 @@ class Supervisor:
     def _on_published(self, result: EpochResult) -> None:
         said, changes = ({}, []) if self._autoscaler is None else self._autoscaler.observe(result)
         scaling = dict(said)
-        self.history.record(msgspec.structs.replace(epoch_event(result), scaling=scaling))
+        event = msgspec.structs.replace(epoch_event(result), scaling=scaling)
+        self.history.record(event)
+        self._late.observe(event)
         self._collector.published(result.manifest)
         for change in changes:
             self.history.record(
@@ -275,6 +301,12 @@ class Supervisor:
     def _on_storage_failed(self, what: str, error: StorageFailed, failures: int) -> None:
         _log.warning("%s: the storage failed to %s, trying again: %s", self.name, what, error.seen)
         self.history.record(StorageRetried(at=utc_now(), what=what, attempt=failures, message=str(error)))
+
+    def _on_loss(self, loss: SourceLoss) -> None:
+        source = ", ".join(source.name for source in self.runner.pipeline.sources)
+        many = "records" if loss.offsets is None else f"{loss.offsets} records"
+        _log.warning("%s: source %s had deleted %s before they were read: %s", self.name, source, many, loss.what)
+        self.history.record(SourceLost(at=utc_now(), source=source, what=loss.what, offsets=loss.offsets))
 
     def _on_slow_commit(self, busy: CommitCall, waited_s: float) -> None:
         _log.warning("%s waits for %s", self.name, described(busy, busy.since_s + waited_s))

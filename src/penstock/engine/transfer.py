@@ -6,6 +6,8 @@ transfer that was cut off can be begun again: files that are there already stay,
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from penstock.engine.sourcelog import bring_source
 from penstock.errors import CorruptFile
 from penstock.protocol.manifest import Manifest, Segment, StateFile
@@ -14,11 +16,16 @@ from penstock.store.base import AlreadyExists, Store
 
 
 class Transfer:
-    """The files of one checkpoint on their way; each step brings one of them."""
+    """The files of one checkpoint on their way; each step brings or verifies one of them.
 
-    def __init__(self, manifest: Manifest, origin: Store, target: Store) -> None:
-        self._manifest, self._origin, self._target = manifest, origin, target
-        self._left: list[Segment | StateFile] = list({entry.path: entry for entry in manifest.entries()}.values())
+    All are brought before the first is verified: a query that runs in the origin may delete them at any time.
+    """
+
+    def __init__(self, manifest: Manifest, origin: Store, target: Store, query_id: str | None = None) -> None:
+        """`query_id`: under which another streaming query goes on from the same offsets."""
+        self._manifest, self._origin, self._target, self._query_id = manifest, origin, target, query_id
+        entries: list[Segment | StateFile] = list({entry.path: entry for entry in manifest.entries()}.values())
+        self._left, self._unverified = entries, list(entries)
         self._source_left = True
         self.bytes = 0
         self.files = 0
@@ -30,13 +37,17 @@ class Transfer:
         """
         if self._left:
             entry = self._left.pop()
-            self._bring(entry)
+            with suppress(AlreadyExists):  # an earlier try had got this far
+                self._target.adopt(entry.path, self._origin)
             self.bytes += entry.bytes
             self.files += 1
             return True
         if self._source_left:
             self._source_left = False
-            self.bytes += bring_source(self._origin, self._target, self._manifest.source.batch_id)
+            self.bytes += bring_source(self._origin, self._target, self._manifest.source.batch_id, self._query_id)
+            return True
+        if self._unverified:
+            self._verify(self._unverified.pop())
             return True
         return False
 
@@ -45,11 +56,7 @@ class Transfer:
         while self.step():
             pass
 
-    def _bring(self, entry: Segment | StateFile) -> None:
-        try:
-            self._target.adopt(entry.path, self._origin)
-        except AlreadyExists:
-            pass  # an earlier try had got this far
+    def _verify(self, entry: Segment | StateFile) -> None:
         try:
             with ArrowFile(self._target, entry.path, entry.checksum) as file:
                 file.verify()

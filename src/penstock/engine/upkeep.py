@@ -87,6 +87,7 @@ class TableUpkeep:
                 manifests_merged=report.manifests_merged,
                 files_compacted=report.files_compacted,
                 files_written=report.files_written,
+                bytes_compacted=report.bytes_compacted,
                 snapshots_expired=report.snapshots_expired,
                 orphans_removed=report.orphans_removed,
                 bytes_removed=report.bytes_removed,

@@ -124,7 +124,8 @@ def advance_clock(clock: StageClock, plan: StagePlan, reports: Sequence[SubtaskR
         groups = plan.subtasks[report.subtask].groups
         for due in report.due:
             waits = due.event_time is not None or due.processing_time is not None
-            mine = Timer(groups=groups, event_time=due.event_time, processing_time=due.processing_time)
+            last = msgspec.UNSET if due.last == due.event_time else due.last
+            mine = Timer(groups=groups, event_time=due.event_time, processing_time=due.processing_time, last=last)
             told.setdefault(due.operator, []).append((groups, mine if waits else None))
     timers = dict(clock.timers)
     for operator, changes in told.items():
@@ -172,15 +173,23 @@ def _advance_input(name: str, edge: EdgeState, inputs: Sequence[InputReport]) ->
     violations: list[Violation] = []
     segments: list[Segment] = []
     for segment in edge.segments:
-        advanced, found = advance_segment(segment, reports.pop(segment.path, ()))
-        violations += (Violation(name, what) for what in found)
+        reads = reports.pop(segment.path, None)
+        if reads is None:  # nobody read it, and so it stays as it was, rows left or none
+            if segment.rows_left > 0:
+                segments.append(segment)
+            continue
+        if len(reads) == 1 and reads[0].rows_left == 0 and _as_planned(segment, reads[0]):
+            continue  # read to its end, as most are
+        advanced, found = advance_segment(segment, reads)
+        if found:
+            violations += (Violation(name, what) for what in found)
         if advanced.rows_left > 0:
             segments.append(advanced)
     violations += (Violation(name, f"{path} was read but is not in flight") for path in reports)
-    consumed = sum(part.consumed for part in inputs)
+    consumed = sum([part.consumed for part in inputs])
     after = msgspec.structs.replace(edge, consumed=edge.consumed + consumed, segments=tuple(segments))
     spilled = [segment for part in inputs for segment in part.spilled]
-    return _extended(after, sum(part.live_accepted for part in inputs), spilled), violations
+    return _extended(after, sum([part.live_accepted for part in inputs]), spilled), violations
 
 
 def _extended(edge: EdgeState, accepted: int, segments: Sequence[Segment]) -> EdgeState:
@@ -279,14 +288,16 @@ def _joined(spans: Iterable[Span]) -> tuple[Span, ...]:
 def advance_state(files: Sequence[StateFile], changes: Sequence[StateReport]) -> tuple[StateFile, ...]:
     """Takes key groups away from files that were superseded there, and adds the new files as the newest."""
     superseded = _gathered((path, part) for change in changes for path, part in change.replaced.items())
-    shrunk = (
-        _without(file, [groups for part in superseded[file.path] for groups in part])
-        if file.path in superseded
-        else file
-        for file in files
-    )
-    kept = (file for file in shrunk if file.ranges)
-    return (*kept, *(change.added for change in changes if change.added is not None))
+    kept: list[StateFile] = []
+    for file in files:
+        parts = superseded.get(file.path)
+        if parts is None:
+            kept.append(file)
+        elif len(parts) > 1 or parts[0] != file.ranges:  # else nothing is left of it, as is usual
+            rest = _without(file, [groups for part in parts for groups in part])
+            if rest.ranges:
+                kept.append(rest)
+    return (*kept, *[change.added for change in changes if change.added is not None])
 
 
 def _without(file: StateFile, groups: Sequence[KeyGroupRange]) -> StateFile:

@@ -40,6 +40,8 @@ class Facts:
     backlog_s: float = 0.0
     """How long what is in flight takes, as far as the cost of rows is known."""
     max_backlog_s: float | None = None
+    flush_to: int | None = None
+    """The watermark that brings out what waits for event time, if the user wants that at the end and something does."""
 
     @property
     def over_limit(self) -> bool:
@@ -61,6 +63,13 @@ class Drain:
 
 
 @dataclass(frozen=True, slots=True)
+class Flush:
+    """Run an epoch in which the watermark goes to `watermark`, though no row says so: the input has ended."""
+
+    watermark: int
+
+
+@dataclass(frozen=True, slots=True)
 class Wait:
     """Nothing to do until something changes."""
 
@@ -72,7 +81,7 @@ class Stop:
     """End the loop."""
 
 
-Next = Ingest | Drain | Wait | Stop
+Next = Ingest | Drain | Flush | Wait | Stop
 
 
 def decide(facts: Facts) -> Next:
@@ -87,7 +96,8 @@ def decide(facts: Facts) -> Next:
         return Stop()
     if facts.stopping is Stopping.DRAINED and not backlog:
         return Stop()
-    if facts.source_ended and not facts.batch_offered and not backlog:
+    ended = facts.source_ended and not facts.batch_offered and not backlog
+    if ended and facts.flush_to is None:
         return Stop()
     if facts.uncommitted >= facts.max_uncommitted:
         return Wait(f"{facts.uncommitted} checkpoints wait for their commit (max_uncommitted={facts.max_uncommitted})")
@@ -95,6 +105,8 @@ def decide(facts: Facts) -> Next:
         return Ingest()
     if backlog:
         return Drain()
+    if ended and facts.flush_to is not None:
+        return Flush(facts.flush_to)
     return Wait(NO_INPUT)
 
 

@@ -124,7 +124,7 @@ def due_subtasks(
     *,
     max_parallelism: int,
 ) -> set[int]:
-    """The subtasks for which a moment has come that somebody in their key groups waits for; `watermarks` are theirs."""
+    """The subtasks with a key group that waits for a moment which has come; `watermarks` are theirs."""
     due: set[int] = set()
     for timer in timers:
         subtasks = subtasks_of(timer.groups, len(watermarks), max_parallelism)
@@ -140,7 +140,7 @@ def due_subtasks(
 
 
 def is_due(timers: Iterable[Timer], watermark: int | None, now: int) -> bool:
-    """Whether a moment has come that somebody waits for, where all key groups have the same watermark."""
+    """Whether a moment has come that a key group waits for, where all key groups have the same watermark."""
     return any(
         (timer.event_time is not None and watermark is not None and timer.event_time <= watermark)
         or (timer.processing_time is not None and timer.processing_time <= now)
@@ -152,14 +152,33 @@ def advance_timers(timers: Iterable[Timer], changes: Sequence[tuple[KeyGroupRang
     """Replaces what was known for some key groups, all of them different; what others wait for stays."""
     told = union(groups for groups, _ in changes)
     others = (
-        timer
-        if cut == timer.groups
-        else Timer(groups=cut, event_time=timer.event_time, processing_time=timer.processing_time)
+        timer if cut == timer.groups else msgspec.structs.replace(timer, groups=cut)
         for timer in timers
         for cut in subtract_all(timer.groups, told)
     )
     new = (timer for _, timer in changes if timer is not None)
     return tuple(sorted([*others, *new], key=lambda timer: timer.groups))
+
+
+def flushed(clocks: Mapping[str, SourceClock], until: int | None) -> dict[str, SourceClock]:
+    """The clocks of sources that are at their end: all rows up to `until` have come, whatever their delay."""
+    return {
+        name: msgspec.structs.replace(clock, watermark=highest((clock.watermark, until)))
+        for name, clock in clocks.items()
+    }
+
+
+def flush_target(timers: Iterable[Timer], watermarks: Sequence[int | None]) -> int | None:
+    """The watermark that brings out all that waits; None if nothing does, or the sources are there already.
+
+    >>> flush_target([Timer(groups=KeyGroupRange(0, 8), event_time=5, last=60)], [50, None])
+    60
+    """
+    target = highest(timer.flushed_at for timer in timers)
+    reached = lowest(watermarks)
+    if target is None or not watermarks or (reached is not None and reached >= target):
+        return None
+    return target
 
 
 def next_processing_time(timers: Iterable[Timer]) -> int | None:

@@ -13,8 +13,8 @@ from typing import Literal
 
 from penstock.protocol.columns import Columns
 from penstock.protocol.evolve_edges import Flow, Rewiring, Wires, flow
-from penstock.protocol.evolve_state import KeptOperator, OperatorChange, StateRules, drop, keep
-from penstock.protocol.fates import Carried, Forgotten, New, PartFate, Refused, Renamed
+from penstock.protocol.evolve_state import KeptOperator, OperatorChange, StateRules, drop, keep, table_name
+from penstock.protocol.fates import Carried, Fate, Forgotten, New, PartFate, Refused, Renamed
 from penstock.protocol.manifest import Manifest, OutputName, PipelineShape
 from penstock.protocol.recover import edges_named
 
@@ -29,8 +29,23 @@ class Allowed:
     """Operators, sinks, or `operator.part` of state, that are not in the pipeline any more."""
     reset: frozenset[str] = frozenset()
     """Operators and sinks that are in the pipeline and begin anew."""
+    migrate: frozenset[str] = frozenset()
+    """Tables of state, as the pipeline calls them, that a function of the user makes anew where they do not fit."""
+    migrate_always: bool = False
+    """Also where they fit: one named checkpoint is migrated."""
     drop_in_flight: Literal["all"] | tuple[str, ...] = ()
     """Edges, or operators behind them, as the checkpoint names them."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderCounts:
+    """Of how many readers each source is made: those of the checkpoint, of earlier pipelines, and of the new one."""
+
+    were: Mapping[str, int]
+    parked: Mapping[str, int]
+    now: Mapping[str, int]
+    seeded: Mapping[str, str] = field(default_factory=dict)
+    """By source that begins where another query ended, what to tell about it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +60,14 @@ class Changed:
     """Whether the source's own log knows sources by name; if not, it knows them by their places."""
     in_table: Mapping[str, int] = field(default_factory=dict)
     """By sink of the checkpoint, the last checkpoint that the commit log found in its table."""
+    fork: bool = False
+    """Whether it begins beside the pipeline that wrote the checkpoint, which keeps its sinks."""
+    fixed: str = ""
+    """Why sources must stay in their places, where that is not simply the log."""
+    readers: ReaderCounts | None = None
+    """Of a feed that tells."""
+    seen_until: str = ""
+    """The largest event time that sources have delivered, for people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +97,11 @@ class Evolution:
         return tuple(line for line in self.lines if line.refused)
 
     @property
+    def migrated(self) -> dict[str, str]:
+        """Tables that a function makes anew: by name in the pipeline, the name in the checkpoint."""
+        return {name: change.tables[name] for change in self.operators.values() for name in sorted(change.migrated)}
+
+    @property
     def changes(self) -> bool:
         """Whether anything is other than it was."""
         return any(not isinstance(line.fate, Carried) for line in self.lines)
@@ -89,7 +117,7 @@ def evolve(base: Manifest, new: Changed, allowed: Allowed) -> Evolution | BadNam
     flows = tuple(_flows(base, new, allowed, names))
     sinks, sink_lines = _sinks(base, new, allowed, names)
     lines = (
-        *_sources(base, new, names),
+        *_sources(base, new, allowed, names),
         *(line for change in operators.values() for line in change.lines),
         *(found.line for found in flows),
         *sink_lines,
@@ -126,6 +154,11 @@ def _bad_names(old: PipelineShape, new: PipelineShape, allowed: Allowed) -> Iter
         yield BadName("forget", f"{name!r} is in the pipeline", f"reset=[{name!r}] lets it begin with empty state")
     for name in sorted(allowed.reset - after):
         yield BadName("reset", f"{name!r} is not in the pipeline", _known(after))
+    tables = frozenset(table_name(name, part) for name, shape in new.operators.items() for part in shape.state)
+    for name in sorted(allowed.migrate - tables):
+        yield BadName("migrate", f"{name!r} is no state of the pipeline", _known(tables))
+    for name in sorted(allowed.migrate & allowed.reset):
+        yield BadName("migrate", f"{name!r} is in reset= too", "choose one of them")
 
 
 def _known(names: frozenset[str]) -> str:
@@ -145,25 +178,38 @@ def _names(old: PipelineShape, new: PipelineShape, allowed: Allowed) -> dict[str
     return names
 
 
-def _sources(base: Manifest, new: Changed, names: Mapping[str, str]) -> Iterator[PartFate]:
+def _sources(base: Manifest, new: Changed, allowed: Allowed, names: Mapping[str, str]) -> Iterator[PartFate]:
     old, now = list(base.shape.sources), list(new.shape.sources)
     places = [names.get(name) for name in old]
     if not new.sources_by_name and base.source.batch_id is not None and places != now:
-        yield from _misplaced(old, now, names)
+        yield from _misplaced(old, now, names, new.fixed)
         return
     for name in old:
         if name not in names:
-            yield PartFate("source", name, Forgotten("not read any more"))
+            yield PartFate("source", name, Forgotten("not read any more; where it was read up to is kept"))
+    was = {after: before for before, after in names.items() if before in base.shape.sources}
     for name in now:
-        was = next((before for before, after in names.items() if after == name and before in base.shape.sources), None)
-        if was is None:
-            yield PartFate("source", name, New("read from its beginning"))
-        else:
-            yield PartFate("source", name, Carried() if was == name else Renamed(was))
+        yield PartFate("source", name, _source(name, was.get(name), new.readers, allowed.reset))
 
 
-def _misplaced(old: list[str], now: list[str], names: Mapping[str, str]) -> Iterator[PartFate]:
-    why = "Spark's offset log of this checkpoint knows sources by their places, so they must stay as they are"
+def _source(name: str, was: str | None, readers: ReaderCounts | None, reset: frozenset[str]) -> Fate:
+    if name in reset:
+        return New("reset: read from its beginning")
+    known = None if readers is None else readers.parked.get(name) if was is None else readers.were.get(was)
+    if readers is not None and known is not None and known != readers.now[name]:
+        return Refused(
+            f"it was made of {known} streaming readers, now of {readers.now[name]}: offsets cannot be told apart",
+            "read the others with a pen.read(…, name=…) of their own",
+        )
+    if was is not None:
+        return Carried() if was == name else Renamed(was)
+    if known is not None:
+        return New("comes back: read on from where it was")
+    return New("read from its beginning" if readers is None else readers.seeded.get(name, "read from its beginning"))
+
+
+def _misplaced(old: list[str], now: list[str], names: Mapping[str, str], fixed: str) -> Iterator[PartFate]:
+    why = fixed or "Spark's offset log of this checkpoint knows sources by their places, so they must stay as they are"
     option = "see 'Sources' in the guide on changing a pipeline"
     if sorted(names[name] for name in old if name in names) == sorted(now) and len(old) == len(now):
         before = ", ".join(names[name] for name in old)
@@ -205,6 +251,9 @@ def _operators(
                     new.rules,
                     allowed.forget,
                     name in allowed.reset,
+                    allowed.migrate,
+                    allowed.migrate_always,
+                    new.seen_until,
                 )
             ),
         )
@@ -229,6 +278,15 @@ def _flows(base: Manifest, new: Changed, allowed: Allowed, names: Mapping[str, s
 def _sinks(
     base: Manifest, new: Changed, allowed: Allowed, names: Mapping[str, str]
 ) -> tuple[dict[str, str], list[PartFate]]:
+    if new.fork:
+        return {}, [
+            *(
+                PartFate("sink", name, Forgotten("stays with the original"))
+                for name in base.shape.sinks
+                if name not in new.shape.sinks
+            ),
+            *(PartFate("sink", name, New("a fork: gets rows from now on")) for name in new.shape.sinks),
+        ]
     kept: dict[str, str] = {}
     lines = []
     was = {after: before for before, after in names.items() if before in base.shape.sinks}

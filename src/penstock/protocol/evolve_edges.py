@@ -3,7 +3,7 @@
 - Their consumer still reads that output: they go there.
 - It does not, and others read it now that did not before: they go to those, as when an operator was put in front.
 - Their producer is gone, and their consumer is still there: they go to the input at which they were waiting.
-- Nobody reads them: they are refused, unless the user drops them by name.
+- No operator reads them: they are refused, unless the user drops them by name.
 
 Where keys and columns are the same, the new edge names the same files. Where only columns differ, rows are cast while
 they are read. Elsewhere rows are *rerouted*: the stage of their producer emits them once more, before anything newer.
@@ -185,7 +185,7 @@ def _nobody(name: str, output: OutputName | None) -> Refused:
     drop = f"drop_in_flight=[{name!r}] gives them up; or run the old program and query.stop(drain=True)"
     if output is None:
         return Refused("the checkpoint is too old to tell which operator made them", drop)
-    return Refused(f"nobody reads the output of {output.producer} that they are", drop)
+    return Refused(f"no operator reads the output of {output.producer} that they are", drop)
 
 
 def _led(name: str, state: EdgeState, edge: EdgeShape, places: list[_Place], wiring: Rewiring) -> Flow:

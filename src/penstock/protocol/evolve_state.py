@@ -12,7 +12,7 @@ from penstock.protocol.fates import Carried, Converted, Fate, Forgotten, New, Pa
 from penstock.protocol.manifest import OperatorShape, StateFile
 
 OWN_PREFIX = "__"
-"""State columns of Penstock's own, such as the moments at which values expire: nobody misses them."""
+"""State columns of Penstock's own, such as the moments at which values expire: no user misses them."""
 PART_OF = "__"
 """Between an aggregate's name and the name of a part of its state, as in ``price__sum``."""
 
@@ -38,6 +38,8 @@ class OperatorChange:
     """By table part, columns that files of this or an older pipeline may have and that must not come back."""
     carried: bool = True
     """Whether timers go on; not those of an operator that begins anew."""
+    migrated: frozenset[str] = frozenset()
+    """Of `tables`, those whose rows a function of the user makes anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,12 @@ class KeptOperator:
     """By table of the pipeline."""
     forget: frozenset[str]
     reset: bool = False
-    migrated: bool = False
+    migrate: frozenset[str] = frozenset()
+    """Tables, as the pipeline calls them, for which the user has a function."""
+    migrate_always: bool = False
+    """Also where the stored form fits."""
+    seen_until: str = ""
+    """The largest event time that sources have delivered, for people."""
 
     def old_table(self, part: str) -> str:
         return table_name(self.old_name, part)
@@ -82,15 +89,22 @@ def keep(kept: KeptOperator) -> OperatorChange:
     named: Fate = Carried() if kept.old_name == kept.name else Renamed(kept.old_name)
     operator = PartFate("operator", kept.name, named)
     if kept.reset:
-        lines = [_line(kept, part, Forgotten("reset: begins empty")) for part in kept.old.state]
+        lines = [_line(kept, part, Forgotten(f"reset: begins empty{_boundary(kept)}")) for part in kept.old.state]
         return OperatorChange((operator, *lines), carried=False)
     if not kept.rows:
         lines = [PartFate("state", table_name(kept.name, part), New()) for part in kept.new.state]
         return OperatorChange((operator, *lines), carried=kept.old.kind == kept.new.kind)
     why = _why_not(kept)
-    if why is not None:
+    if why is not None and (kept.name not in kept.migrate or _other_key(kept)):
         return OperatorChange((replace(operator, fate=Refused(why, _other_meaning(kept))),), carried=False)
-    return _tables(kept, operator)
+    return _tables(kept, operator, anew=why is not None or kept.migrate_always)
+
+
+def _boundary(kept: KeptOperator) -> str:
+    """From when on windows that begin empty miss nothing: rows up to then may have gone into the old ones."""
+    if "_window/" not in kept.new.kind or not kept.seen_until:
+        return ""
+    return f"; windows that begin after {kept.seen_until} are complete"
 
 
 def _why_not(kept: KeptOperator) -> str | None:
@@ -108,38 +122,63 @@ def _why_not(kept: KeptOperator) -> str | None:
     return None
 
 
+def _other_key(kept: KeptOperator) -> bool:
+    """Whether rows would belong to other keys, whatever a function makes of their values."""
+    return tuple(map(len, kept.old_keys)) != tuple(map(len, kept.new_keys))
+
+
 def _keys(keys: Sequence[tuple[str, ...]]) -> str:
     return " and ".join(f"({', '.join(part)})" for part in keys) or "no key"
 
 
 def _other_meaning(kept: KeptOperator) -> str:
-    return f"reset=[{kept.name!r}] begins with empty state; or give the operator another name"
+    return (
+        f"migrate={{{kept.name!r}: function}} makes new state of it; reset=[{kept.name!r}] begins with empty state;"
+        " or give the operator another name"
+    )
 
 
-def _tables(kept: KeptOperator, operator: PartFate) -> OperatorChange:
-    lines, tables, gone = [operator], {}, {}
+def _tables(kept: KeptOperator, operator: PartFate, *, anew: bool) -> OperatorChange:
+    lines, tables, gone, migrated = [operator], {}, {}, set()
     for part in dict.fromkeys((*kept.old.state, *kept.new.state)):
-        line, left_out = _table(kept, part)
+        line, left_out = _table(kept, part, anew=anew)
+        name = table_name(kept.name, part)
+        if line.fate == MIGRATED:
+            migrated.add(name)
         lines.append(line)
         if left_out:
             gone[part] = left_out
         if not isinstance(line.fate, New | Forgotten | Refused):
-            tables[table_name(kept.name, part)] = kept.old_table(part)
-    return OperatorChange(tuple(lines), tables, gone)
+            tables[name] = kept.old_table(part)
+    return OperatorChange(tuple(lines), tables, gone, migrated=frozenset(migrated))
 
 
-def _table(kept: KeptOperator, part: str) -> tuple[PartFate, tuple[str, ...]]:
+def _table(kept: KeptOperator, part: str, *, anew: bool) -> tuple[PartFate, tuple[str, ...]]:
     """The line of one table, and the columns that its files have and the pipeline does not."""
     old, new = kept.old.state.get(part), kept.new.state.get(part)
     if new is None:
         return _line(kept, part, _gone_table(kept, part)), ()
     rules = kept.rules.get(table_name(kept.name, part), StateRules())
     if old is None:
-        if rules.may_grow:
+        if rules.may_grow or kept.name in kept.migrate:
             return PartFate("state", table_name(kept.name, part), New()), ()
         refused = Refused(f"its state has no table {part!r}", _other_meaning(kept))
         return PartFate("state", table_name(kept.name, part), refused), ()
+    if table_name(kept.name, part) in kept.migrate and (anew or old != new):
+        return _line(kept, part, _migrated(kept, old, new, rules)), ()
     return _columns(kept, part, old, new, rules)
+
+
+MIGRATED = Converted("by your function")
+
+
+def _migrated(kept: KeptOperator, old: Columns, new: Columns, rules: StateRules) -> Fate:
+    """A function changes values; rows stay with their keys, which have to be of the same types."""
+    keys = rules.keys
+    if len(old) < keys or [kind for _, kind in old[:keys]] != [kind for _, kind in new[:keys]]:
+        why = f"its keys are {_shown(old[:keys])}, the operator's are {_shown(new[:keys])}: no function moves rows"
+        return Refused(why, f"reset=[{kept.name!r}] begins with empty state; or give the operator another name")
+    return MIGRATED
 
 
 def _gone_table(kept: KeptOperator, part: str) -> Fate:

@@ -6,7 +6,7 @@ names it and no running epoch can still come to name it: only the current genera
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 from penstock.protocol.ids import NO_CHECKPOINT, CheckpointId, Generation
 from penstock.protocol.layout import read_data_checkpoint, read_data_file, read_plan_file
@@ -45,7 +45,22 @@ def left_plans(files: Iterable[str], *, generation: Generation, published: Check
     )
 
 
-def retired(checkpoints: Iterable[CheckpointId], retain: int) -> tuple[CheckpointId, ...]:
-    """Checkpoints beyond the newest `retain`."""
+def retired(
+    checkpoints: Iterable[CheckpointId], retain: int, held: Container[CheckpointId] = ()
+) -> tuple[CheckpointId, ...]:
+    """Checkpoints beyond the newest `retain`, but for those that readers hold."""
     assert retain >= 1
-    return tuple(sorted(checkpoints)[:-retain])
+    return tuple(checkpoint for checkpoint in sorted(checkpoints)[:-retain] if checkpoint not in held)
+
+
+def kept_until(checkpoint: CheckpointId, ids: Iterable[CheckpointId], retain: int) -> CheckpointId:
+    """The checkpoint whose publication retires `checkpoint`, given all that are there; the next one at the earliest.
+
+    >>> kept_until(CheckpointId(42), map(CheckpointId, (40, 41, 42)), retain=3)
+    45
+    >>> kept_until(CheckpointId(40), map(CheckpointId, (40, 41, 42)), retain=3)
+    43
+    """
+    known = list(ids)
+    newer = sum(other > checkpoint for other in known)
+    return CheckpointId(max(known, default=checkpoint) + max(1, retain - newer))

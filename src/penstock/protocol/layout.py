@@ -18,6 +18,7 @@ STATE = "state"
 ATTEMPTS = "attempts"
 HUNG = "hung"
 PLANS = "plans"
+READERS = "readers"
 OLDER_EVENTS = "events"
 SOURCE = "source"
 """Structured Streaming's own folder; what is in it belongs to Spark."""
@@ -29,7 +30,7 @@ SAVEPOINT_MARKER = "savepoint.partial"
 DATA_FOLDERS = (SEGMENTS, STATE)
 """What manifests name is in these folders."""
 TOP_NAMES = frozenset(
-    {MANIFESTS, GENERATIONS, SEGMENTS, STATE, ATTEMPTS, HUNG, PLANS, OLDER_EVENTS, SOURCE, EVENTS, RESTORED}
+    {MANIFESTS, GENERATIONS, SEGMENTS, STATE, ATTEMPTS, HUNG, PLANS, READERS, OLDER_EVENTS, SOURCE, EVENTS, RESTORED}
 )
 """What a checkpoint folder may hold directly below it."""
 SPARK_OFFSETS, SPARK_COMMITS, SPARK_METADATA = "offsets", "commits", "metadata"
@@ -38,6 +39,10 @@ SOURCE_OFFSETS, SOURCE_COMMITS = f"{SOURCE}/{SPARK_OFFSETS}", f"{SOURCE}/{SPARK_
 """Spark's logs of the micro-batches that it began, and of those that it was done with."""
 SOURCE_METADATA = f"{SOURCE}/{SPARK_METADATA}"
 """Where Spark writes the id of its streaming query."""
+SPARK_SOURCES = "sources"
+"""Where Spark keeps more about each source, by its place or name: files that were read, first offsets."""
+SPARK_STATE = "state"
+"""Where Spark keeps the state of its own operators."""
 
 STUCK = "stuck"
 """The sign of a subtask that hangs; the signs of one that is only slow are numbers."""
@@ -55,6 +60,7 @@ _HUNG_SIGN = re.compile(rf"{HUNG}/{_ATTEMPT}-(?P<sign>[0-9A-Za-z_]+)\.json")
 _PLAN_FILE = re.compile(
     rf"{PLANS}/(?P<checkpoint>[0-9]{{10}})-g(?P<generation>[0-9]{{1,10}})-(?P<number>[0-9]{{1,10}})\.bin"
 )
+_LEASE = re.compile(rf"{READERS}/(?P<checkpoint>[0-9]{{10}})-(?P<taken>[0-9]{{10}})-(?P<token>[0-9a-f]{{16}})\.lease")
 _SOURCE_ENTRY = re.compile(rf"(?:{SOURCE_OFFSETS}|{SOURCE_COMMITS})/\.?(?P<batch>[0-9]{{1,19}})(?:\.crc)?")
 _NAME = r"(?!\.{1,2}(?:/|\Z))[^/\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,255}"
 _OWNER = re.compile(_NAME)
@@ -197,6 +203,23 @@ class PlanFile:
         return f"{PLANS}/{self.checkpoint:010d}-g{self.generation}-{self.number}.bin"
 
 
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A reader's wish that the files of a checkpoint stay for a while. `taken` are seconds since 1970 by its clock."""
+
+    checkpoint: CheckpointId
+    taken: int
+    token: str
+
+    @property
+    def path(self) -> str:
+        """
+        >>> Lease(CheckpointId(42), 1_800_000_000, "00c0ffee00c0ffee").path
+        'readers/0000000042-1800000000-00c0ffee00c0ffee.lease'
+        """
+        return f"{READERS}/{self.checkpoint:010d}-{self.taken:010d}-{self.token}.lease"
+
+
 def announcements(sink: str) -> str:
     """The folder in which attempts announce their files for one sink."""
     return f"{ATTEMPTS}/{sink}"
@@ -234,6 +257,11 @@ def read_plan_file(path: str) -> PlanFile | None:
     return PlanFile(CheckpointId(int(match["checkpoint"])), Generation(int(match["generation"])), int(match["number"]))
 
 
+def read_lease(path: str) -> Lease | None:
+    match = _LEASE.fullmatch(path)
+    return None if match is None else Lease(CheckpointId(int(match["checkpoint"])), int(match["taken"]), match["token"])
+
+
 def _attempt(match: re.Match[str]) -> AttemptId:
     checkpoint, generation = CheckpointId(int(match["checkpoint"])), Generation(int(match["generation"]))
     return AttemptId(checkpoint, generation, int(match["subtask"]), match["attempt"])
@@ -255,6 +283,16 @@ def is_in_data_folder(path: str) -> bool:
 def offsets_path(batch: BatchId) -> str:
     """Where Spark writes the offsets of a micro-batch before it hands the batch over."""
     return f"{SOURCE_OFFSETS}/{batch}"
+
+
+def offsets_checksum_path(batch: BatchId) -> str:
+    """The checksum that Hadoop keeps beside an entry on a local disk; where there is none, Hadoop checks nothing."""
+    return f"{SOURCE_OFFSETS}/.{batch}.crc"
+
+
+def replaced_path(digest: str) -> str:
+    """Where Penstock keeps entries of Spark's offset log that it rewrote, by the digest that a manifest has."""
+    return f"{SOURCE}/replaced/{digest}.json"
 
 
 def read_source_entry(path: str) -> BatchId | None:

@@ -74,7 +74,8 @@ class Segment(_Value, frozen=True, kw_only=True, gc=False):
     @property
     def age(self) -> tuple[int, int, int, int]:
         """Readers go through an edge's segments in this order."""
-        return (self.arrived, self.epoch, self.producer, self.sequence)
+        arrival = self.arrival
+        return (self.epoch if arrival is msgspec.UNSET else arrival, self.epoch, self.producer, self.sequence)
 
     @property
     def rows_left(self) -> int:
@@ -101,11 +102,11 @@ class EdgeState(_Value, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def rows_in_flight(self) -> int:
-        return sum(segment.rows_left for segment in self.segments)
+        return sum([segment.rows_left for segment in self.segments])
 
     @cached_property
     def bytes_in_flight(self) -> int:
-        return sum(segment.bytes_left for segment in self.segments)
+        return sum([segment.bytes_left for segment in self.segments])
 
 
 class StateFile(_Value, frozen=True, kw_only=True, gc=False):
@@ -167,6 +168,12 @@ class SinkState(_Value, frozen=True, kw_only=True):
     """The table that was written to; older checkpoints do not have it."""
 
 
+class SourceRewrite(_Value, frozen=True, kw_only=True):
+    """Entries of Spark's offset log that are to be there before anything is read: texts by micro-batch."""
+
+    entries: dict[str, str]
+
+
 class SourcePosition(_Value, frozen=True, kw_only=True):
     """The last micro-batch ingested, and enough to notice a source checkpoint that does not fit."""
 
@@ -175,6 +182,12 @@ class SourcePosition(_Value, frozen=True, kw_only=True):
     query_id: str | None = None
     rewind: bool = False
     """The source's own checkpoint may be ahead, because an older checkpoint was restored on purpose."""
+    names: dict[str, tuple[str, ...]] | msgspec.UnsetType = msgspec.UNSET
+    """By source, what Spark's offset log calls the sources that it is made of; older checkpoints know their places."""
+    parked: dict[str, dict[str, str | None]] | msgspec.UnsetType = msgspec.UNSET
+    """Sources that earlier pipelines read: up to where, in Spark's words, by the name that Spark's log had for it."""
+    rewrite: SourceRewrite | msgspec.UnsetType = msgspec.UNSET
+    """After a change of sources, until the next micro-batch is ingested."""
 
 
 class PartClock(_Value, frozen=True, array_like=True, kw_only=True):
@@ -200,6 +213,13 @@ class Timer(_Value, frozen=True, kw_only=True, gc=False):
     groups: KeyGroupRange
     event_time: Int64 | None = None
     processing_time: Int64 | None = None
+    last: Int64 | msgspec.UnsetType | None = msgspec.UNSET
+    """The watermark at which everything that waits for event time has come out; None: nothing would; left out: as
+    `event_time`."""
+
+    @property
+    def flushed_at(self) -> int | None:
+        return self.event_time if isinstance(self.last, msgspec.UnsetType) else self.last
 
 
 class StageClock(_Value, frozen=True, kw_only=True):

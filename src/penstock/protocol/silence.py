@@ -9,11 +9,13 @@ from dataclasses import dataclass
 class SourceState:
     """What a source has to answer right now, in the words of the one who asks it; None: nothing.
 
-    `sign` is another one for each question. Two questions in the same words are two questions.
+    `sign` is another one for each question. Two questions in the same words are two questions. `to_source`: the source
+    itself is asked, and not the one who plans what to do with its answer.
     """
 
     question: str | None
     sign: int = 0
+    to_source: bool = True
 
 
 @dataclass(frozen=True, slots=True)

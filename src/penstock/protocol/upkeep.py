@@ -13,6 +13,29 @@ SMALL_SHARE = 0.7
 """A data file below this share of the target size is small; one above is never rewritten."""
 
 
+LEAVE_TO_OTHERS_S = 3600.0
+"""After another engine compacted a table, compaction is left to it for so long."""
+
+
+def left_to_others(foreign_at_ms: int | None, now_ms: int) -> bool:
+    """Whether another engine compacts the table: two that rewrite the same files undo each other's work."""
+    return foreign_at_ms is not None and now_ms - foreign_at_ms < LEAVE_TO_OTHERS_S * 1000
+
+
+PAUSE_S_MIN = 1.0
+
+
+def pause_until_due(commits: int, elapsed_s: float, *, trigger: int, longest_s: float) -> float:
+    """How long to wait until about `trigger` more commits were made, each of which is a run that readers merge.
+
+    >>> pause_until_due(20, 10.0, trigger=5, longest_s=30.0), pause_until_due(1, 30.0, trigger=5, longest_s=30.0)
+    (2.5, 30.0)
+    """
+    if commits <= 0 or elapsed_s <= 0:
+        return longest_s
+    return min(longest_s, max(PAUSE_S_MIN, trigger * elapsed_s / commits))
+
+
 @dataclass(frozen=True, slots=True)
 class ManifestSize:
     """One manifest of a snapshot, in the order of its list."""
@@ -59,9 +82,11 @@ def _longest_run(flags: Sequence[bool]) -> range:
 def files_to_compact(sizes: Sequence[int], *, files_min: int, target_bytes: int) -> list[list[int]]:
     """Groups of small files, as indices, each to be rewritten as one file of at most about the target size.
 
-    A group has at least `files_min` files, so each rewrite leaves fewer files than before.
+    A group has at least `files_min` files, so each rewrite leaves fewer files than before. Files of about one size are
+    taken in their order: neighbours often hold neighbouring values, by which readers skip files.
     """
-    small = sorted((i for i, size in enumerate(sizes) if size < SMALL_SHARE * target_bytes), key=lambda i: sizes[i])
+    small = [index for index, size in enumerate(sizes) if size < SMALL_SHARE * target_bytes]
+    small.sort(key=lambda index: sizes[index].bit_length() // 2)
     groups: list[list[int]] = []
     group: list[int] = []
     total = 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import cast
 
@@ -433,7 +433,7 @@ class _Attempt(Watched):
         node = self._stage.nodes[0]
         if node.spec.timed:
             due = cast("TimedOperator", self.operators[0]).next_due()
-            yield DueReport(operator=node.spec.name, event_time=due.event_time, processing_time=due.processing_time)
+            yield DueReport(operator=node.spec.name, **asdict(due))
 
     def _counters(self) -> dict[str, int]:
         return {

@@ -19,7 +19,7 @@ _SCHEDSTAT = "/proc/thread-self/schedstat"
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """What was spent between two readings; `cpu_s` is None where nobody measures it."""
+    """What was spent between two readings; `cpu_s` is None where it is not measured."""
 
     wall_s: float = 0.0
     cpu_s: float | None = None

@@ -42,6 +42,20 @@ def test_select_takes_names_keywords_and_mappings() -> None:
     assert rows_of(stream)[2] == {"user": 2, "name": 20, "half": 10}
 
 
+def test_sql_text_is_computed_by_arrow_behind_an_operator() -> None:
+    stream = orders().with_column("half", "amount / 2").select("*", "user + 1 AS next", late="ts > '2024-01-01'")
+    assert [str(kind) for kind in stream.schema.types[3:]] == ["double", "int64", "bool"]
+    assert rows_of(stream)[1] == {**rows_of(orders())[1], "half": 5.0, "next": 2, "late": False}
+
+
+def test_aggregates_over_sql_text_work_behind_an_operator() -> None:
+    from penstock import sum as total_of
+
+    totals = orders().key_by("user").aggregate(total=total_of("amount * 3 + 1"), name="totals")
+    assert totals.schema.names == ["user", "total"]
+    assert sorted(row["total"] for row in rows_of(totals)) == [1, 31, 61]
+
+
 def test_drop_and_rename_keep_the_order_of_columns() -> None:
     stream = orders().drop("ts").rename({"user": "account"})
     assert stream.schema.names == ["account", "amount"]
@@ -76,8 +90,10 @@ def test_a_record_that_an_expression_fails_on_can_be_a_dead_letter() -> None:
         (lambda s: s.with_column("x", pc.field("ts") * 2), "cannot be computed"),
         (lambda s: s.with_column("x", 5), "is int 5"),
         (lambda s: s.with_column("x", pc.scalar(None)), "has no type"),
-        (lambda s: s.with_column("x", "amount * 2"), "behind an operator"),
-        (lambda s: s.select("amount * 2"), "no such column"),
+        (lambda s: s.with_column("x", "amount **"), "wanted a column or a value"),
+        (lambda s: s.select("amount * 2"), "needs a name"),
+        (lambda s: s.select("amuont"), "no column 'amuont'"),
+        (lambda s: s.select(pc.field("amount")), "needs a name"),
         (lambda s: s.select("user", user=pc.field("amount")), "two columns would be called 'user'"),
         (lambda s: s.select(user=lambda batch: batch), "is function"),
         (lambda s: s.drop("nope"), "'nope'"),

@@ -71,6 +71,7 @@ class World:
         self.checkpoints = Checkpoints(store)
         self.pinned: frozenset[str] = frozenset()
         self.generation = 0
+        self.now_s = 0.0
         self.manifest = EMPTY
         self.begin(retain=2)
 
@@ -78,7 +79,13 @@ class World:
         self.generation += 1
         self.retain = retain
         self.collector = Collector(
-            self.checkpoints, Generation(self.generation), retain, self._failed, Steps, lambda: self.pinned
+            self.checkpoints,
+            Generation(self.generation),
+            retain,
+            self._failed,
+            Steps,
+            lambda: self.pinned,
+            lambda: self.now_s,
         )
         self.collector.start(CheckpointId(self.manifest.checkpoint + 1))
 

@@ -103,7 +103,8 @@ def test_defaults_are_those_of_the_documentation() -> None:
 
 
 def test_every_default_is_a_value_that_people_may_write() -> None:
-    written = dataclasses.asdict(Config.of(HERE)) | {"renamed": {}}  # kept as pairs, so that it can be hashed
+    # Kept as pairs, so that they can be hashed.
+    written = dataclasses.asdict(Config.of(HERE)) | {"renamed": {}, "migrate": {}}
     assert Config.of(**written) == Config.of(HERE)
 
 

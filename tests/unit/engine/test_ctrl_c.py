@@ -2,69 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import pty
-import select
-import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-LIMIT_S = 60.0
-
-
-class Terminal:
-    """A program in a terminal of its own."""
-
-    def __init__(self, program: subprocess.Popen[bytes], screen: int) -> None:
-        self.program, self._screen, self.shown = program, screen, ""
-
-    def wait_for(self, text: str) -> None:
-        deadline = time.monotonic() + LIMIT_S
-        while text not in self.shown:
-            assert time.monotonic() < deadline, self.shown
-            if not self._read():
-                break
-        assert text in self.shown, self.shown
-
-    def press_ctrl_c(self) -> None:
-        os.write(self._screen, b"\x03")
-
-    def end(self) -> int:
-        deadline = time.monotonic() + LIMIT_S
-        while self._read():
-            assert time.monotonic() < deadline, self.shown
-        return self.program.wait(LIMIT_S)
-
-    def _read(self) -> bool:
-        """False at the end of the program."""
-        if select.select([self._screen], [], [], 0.2)[0]:
-            try:
-                self.shown += os.read(self._screen, 65_536).decode()
-            except OSError:  # Linux says so when nobody has the other side open any more
-                return False
-        return True
+from tests.support.terminal import Terminal
+from tests.support.terminal import terminal as in_terminal
 
 
 @contextmanager
 def terminal(*arguments: str) -> Iterator[Terminal]:
-    screen, keyboard = pty.openpty()
-    program = subprocess.Popen(
-        [sys.executable, "-m", "tests.support.ctrl_c_job", *arguments],
-        stdin=keyboard,
-        stdout=keyboard,
-        stderr=keyboard,
-        start_new_session=True,
-    )
-    os.close(keyboard)
-    try:
-        yield Terminal(program, screen)
-    finally:
-        program.kill()
-        program.wait()
-        os.close(screen)
+    with in_terminal([sys.executable, "-m", "tests.support.ctrl_c_job", *arguments]) as screen:
+        yield screen
 
 
 def test_ctrl_c_ends_a_program_that_waits_for_its_query(tmp_path: Path) -> None:
@@ -87,6 +37,7 @@ def test_a_second_ctrl_c_ends_a_program_whose_query_hangs(tmp_path: Path) -> Non
         screen.press_ctrl_c()
         assert screen.end() == -2
         assert "interrupted, active=True, error=None" in screen.shown
+        assert screen.shown.count("Traceback") == 1
 
 
 def test_sigterm_ends_a_program_that_waits_for_its_query(tmp_path: Path) -> None:

@@ -181,7 +181,9 @@ def test_a_stop_with_a_limit_names_the_job_it_waits_for(
         return batch
 
     run = InlineRun(batches_of(60, 1), clock)
-    query = run.start(stream_of(SCHEMA).map_batches(hang, name="hangs").write(Memory(table)), checkpoint=tmp_path)
+    query = run.start(
+        stream_of(SCHEMA).map_batches(hang, SCHEMA, name="hangs").write(Memory(table)), checkpoint=tmp_path
+    )
     assert inside.wait(60)
     with pytest.raises(StopTimeout, match="the job of stage hangs for checkpoint 2"):
         query.stop(timeout=0.1)
@@ -349,7 +351,9 @@ def test_a_second_ctrl_c_does_not_wait(
         return batch
 
     run = InlineRun(batches_of(60, 1), clock)
-    query = run.start(stream_of(SCHEMA).map_batches(hang, name="hangs").write(Memory(table)), checkpoint=tmp_path)
+    query = run.start(
+        stream_of(SCHEMA).map_batches(hang, SCHEMA, name="hangs").write(Memory(table)), checkpoint=tmp_path
+    )
     interrupted(monkeypatch, inside.is_set, lambda: True)
     with pytest.raises(KeyboardInterrupt):
         query.await_termination()

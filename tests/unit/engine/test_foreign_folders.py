@@ -47,7 +47,7 @@ def test_the_checkpoint_of_a_plain_spark_query_is_refused_as_it_is(
     assert content(tmp_path) == before
     assert caught.value.code == "PEN-017"
     assert "new folder" in caught.value.next_step
-    assert "startingOffsets" in caught.value.next_step
+    assert "from_checkpoint=" in caught.value.next_step
 
 
 def test_a_folder_with_other_files_is_refused_as_it_is(tmp_path: Path, table: str) -> None:

@@ -24,7 +24,7 @@ def wait(batch):
 
 schema = pa.schema([("n", pa.int64())])
 data = [{"source": pa.table({"n": list(range(10))}, schema=schema)}]
-output = stream_of(schema).map_batches(wait).write(Memory("t"))
+output = stream_of(schema).map_batches(wait, schema).write(Memory("t"))
 query = InlineRun(data, clock=lambda: 0.0).start(output, checkpoint=sys.argv[1])
 assert entered.wait(30)
 child = os.fork()

@@ -90,7 +90,6 @@ def test_a_silent_source_is_told_once_and_once_more_when_it_answers(
     feed.says = OFFSETS
     looks(watch, clock, 60)
     assert told == []
-    assert watch.silent() is None
     looks(watch, clock, 60)
     assert [(event.source, event.what, event.answered) for event in told] == [("clicks", OFFSETS.question, False)]
     assert watch.silent() == f"source clicks has not answered for 120 s: {OFFSETS.question}"
@@ -229,3 +228,28 @@ def test_a_query_whose_source_has_nothing_new_waits_for_input(
     assert query.waiting_for == "no input"
     go_on.set()
     assert query.await_termination(60)
+
+
+def test_a_query_that_waits_for_an_answer_says_so_before_the_limit(
+    feed: Asked, clock: FakeClock, told: list[SourceSlow]
+) -> None:
+    """No input is something else than a broker that does not answer."""
+    watch = watch_of(feed, clock, told, "clicks")
+    feed.says = OFFSETS
+    watch.look()
+    assert watch.silent() is None
+    looks(watch, clock, 10)
+    assert (watch.silent() or "").startswith("source clicks has not answered for")
+    assert told == []
+
+
+def test_the_planning_of_a_micro_batch_is_not_taken_for_a_silent_source(
+    feed: Asked, clock: FakeClock, told: list[SourceSlow]
+) -> None:
+    watch = watch_of(feed, clock, told, "clicks")
+    feed.says = SourceState("Spark says 'Processing new data'", 1, to_source=False)
+    looks(watch, clock, 30)
+    assert watch.silent() is None
+    looks(watch, clock, 60)
+    assert told
+    assert watch.silent() is not None

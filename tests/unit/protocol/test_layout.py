@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from penstock.protocol import layout
 from penstock.protocol.foreign import Free, judge_folder
 from penstock.protocol.ids import BatchId, CheckpointId, Generation
-from penstock.protocol.layout import Announcement, AttemptId, DataFile, HungSign
+from penstock.protocol.layout import Announcement, AttemptId, DataFile, HungSign, Lease
 from tests.unit.test_architecture import PACKAGE
 
 NUMBERS = st.integers(0, 9_999_999_999)
@@ -42,6 +42,7 @@ KINDS: dict[str, tuple[Read, str]] = {
     "state": (layout.read_data_file, "state/total/timers/0000000007-g2-s0-a31-0.arrow"),
     "announcement": (layout.read_announcement, "attempts/out/0000000007-g2-s0-a31.txt"),
     "sign": (layout.read_hung_sign, "hung/0000000007-g2-s0-a31-stuck.json"),
+    "lease": (layout.read_lease, "readers/0000000007-1800000000-00c0ffee00c0ffee.lease"),
     "source entry": (layout.read_source_entry, "source/offsets/7"),
 }
 SPELT_ALONE = {
@@ -64,8 +65,10 @@ BEGINS_A_PATH = re.compile(
 """A text without spaces: what people read may mention a folder."""
 NOT_THE_FOLDER = {
     ("sinks/upkeep.py", "manifests"),
+    ("sinks/iceberg/keeper.py", "manifests"),
     ("testing/simulate/checks.py", "attempts"),
     ("engine/dryrun.py", "source"),
+    ("engine/naming.py", "source"),
     ("observe/metrics.py", "segments"),
     ("observe/page/document.py", "segments"),
 }
@@ -96,6 +99,12 @@ def test_the_name_of_an_announcement_is_read_back(sink: str, attempt: AttemptId)
 @given(SIGNS)
 def test_the_name_of_a_sign_is_read_back(sign: HungSign) -> None:
     assert layout.read_hung_sign(sign.path) == sign
+
+
+@given(NUMBERS, NUMBERS, st.from_regex(r"[0-9a-f]{16}", fullmatch=True))
+def test_the_name_of_a_lease_is_read_back(checkpoint: int, taken: int, token: str) -> None:
+    lease = Lease(CheckpointId(checkpoint), taken, token)
+    assert layout.read_lease(lease.path) == lease
 
 
 @given(st.integers(0, 10**18))
