@@ -31,23 +31,23 @@ Findings = tuple[Counter[str], list[str]]
 def main() -> int:
     options = _options()
     if options.worker is not None:
-        return _work(range(options.first, options.first + options.cases), Path(options.worker))
+        return _work(range(options.first, options.first + options.cases), Path(options.worker), options.only)
     started = time.monotonic()
-    outcomes, wrong = run(options.first, options.cases, options.workers, log=partial(print, flush=True))
+    outcomes, wrong = run(options.first, options.cases, options.workers, partial(print, flush=True), options.only)
     spent = time.monotonic() - started
     print(f"{sum(outcomes.values())} cases from seed {options.first} on, {len(wrong)} wrong, {spent:.0f} s")
     print("  " + ", ".join(f"{told} {count}" for told, count in outcomes.most_common()))
     return 1 if wrong else 0
 
 
-def run(first: int, cases: int, workers: int = WORKERS, log: object = None) -> Findings:
-    """All cases, in several processes at a time."""
+def run(first: int, cases: int, workers: int = WORKERS, log: object = None, only: str | None = None) -> Findings:
+    """All cases, in several processes at a time. `only`: of one exercise, or those that `see`."""
     outcomes: Counter[str] = Counter()
     wrong: list[str] = []
     step = min(PER_WORKER, -(-cases // workers))
     shares = [range(begin, min(begin + step, first + cases)) for begin in range(first, first + cases, step)]
     with ThreadPoolExecutor(workers) as pool:
-        for share in as_completed([pool.submit(_share, share) for share in shares]):
+        for share in as_completed([pool.submit(_share, share, only) for share in shares]):
             told, found = share.result()
             outcomes += told
             wrong += found
@@ -57,22 +57,23 @@ def run(first: int, cases: int, workers: int = WORKERS, log: object = None) -> F
     return outcomes, wrong
 
 
-def _share(seeds: range) -> Findings:
+def _share(seeds: range, only: str | None) -> Findings:
     """Some of the cases. After one that is wrong a new process goes on."""
     outcomes: Counter[str] = Counter()
     wrong: list[str] = []
     while seeds:
-        done, found = _worker(seeds, outcomes)
+        done, found = _worker(seeds, outcomes, only)
         wrong += found
         seeds = seeds[done:]
     return outcomes, wrong
 
 
-def _worker(seeds: range, outcomes: Counter[str]) -> tuple[int, list[str]]:
+def _worker(seeds: range, outcomes: Counter[str], only: str | None) -> tuple[int, list[str]]:
     """How many cases a process did, and what is wrong."""
     shared = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=shared if shared.is_dir() else None) as place:
         command = [sys.executable, "-m", "tests.fuzz", "--worker", f"{place}/base", "--first", str(seeds[0])]
+        command += [] if only is None else ["--only", only]
         return followed([*command, "--cases", str(len(seeds))], Path(f"{place}/base.stacks"), seeds[0], outcomes)
 
 
@@ -105,13 +106,13 @@ def _heard(lines: Iterable[str], outcomes: Counter[str]) -> tuple[int, list[str]
     return begun, wrong
 
 
-def _work(seeds: range, base: Path) -> int:
+def _work(seeds: range, base: Path, only: str | None) -> int:
     from tests.fuzz.cases import Bench, Wrong
     from tests.fuzz.watch import limit_memory
 
     with base.with_name(f"{base.name}.stacks").open("w") as stacks:
         end_after(CASE_S_MAX, stacks)
-        bench = Bench(base)
+        bench = Bench(base, only)
         bench.warm_up()
         limit_memory()
         for seed in seeds:
@@ -130,6 +131,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--cases", type=int, default=2000)
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--workers", type=int, default=WORKERS, help="processes at a time")
+    parser.add_argument("--only", help="one exercise, such as tables; or see, for all that only look")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     return parser.parse_args()
 

@@ -22,7 +22,7 @@ from penstock.sinks.paimon.upkeep.keeper import PaimonKeeper
 from penstock.sinks.upkeep import Upkeep
 from penstock.store import open_store
 from penstock.text import printable
-from tests.fuzz import mutate
+from tests.fuzz import mutate, seeing
 from tests.fuzz.folders import BATCHES, ROWS, CheckpointTemplate, TableTemplate, copy
 from tests.fuzz.mutate_table import TABLE
 from tests.fuzz.watch import MEMORY_BYTES_MAX, SECRET, Audit, Outside, peak_bytes
@@ -45,7 +45,9 @@ class Wrong(Exception):
 class Bench:
     """Templates, and the place where copies of them are used: ``case`` in a folder full of things to steal."""
 
-    def __init__(self, base: Path) -> None:
+    def __init__(self, base: Path, only: str | None = None) -> None:
+        """`only`: the name of one exercise, or `see` for all that only look."""
+        self._only = only
         logging.disable(logging.CRITICAL)
         self._base = base
         (base / "templates").mkdir(parents=True)
@@ -53,8 +55,11 @@ class Bench:
         self._case.mkdir()
         self._checkpoint = CheckpointTemplate.made(base / "templates/checkpoint")
         self._table = TableTemplate.made(base / "templates/table")
+        self._seen = seeing.contents(base / "templates/checkpoint/ckpt")
+        assert sum(self._seen.values()) == len(self._checkpoint.expected)
         self._outside = Outside(base)
         self._audit = Audit(base)
+        self._content = self._seen
         self._peak: int | None = None
         self._cases = 0
 
@@ -70,8 +75,8 @@ class Bench:
     def run(self, seed: int) -> str:
         """What became of a case. Raises: `Wrong`."""
         chance = Random(seed)
-        of_table = chance.random() < TABLE_SHARE
-        exercise = chance.choice(self._table_exercises() if of_table else self._checkpoint_exercises())
+        of_table = chance.random() < TABLE_SHARE and self._only is None
+        exercise = chance.choice(self._table_exercises() if of_table else self._wanted())
         template = self._base / "templates" / ("table" if of_table else "checkpoint")
         kinds = TABLE if of_table else mutate.CHECKPOINT
         mutations = [chance.choice(kinds) for _ in range(chance.choice((1, 1, 1, 2)))]
@@ -115,7 +120,10 @@ class Bench:
         self._judge(damage, told, exercise)
         shutil.rmtree(inner)
         for left in self._case.iterdir():
-            shutil.rmtree(left)
+            if left.is_dir():
+                shutil.rmtree(left)
+            else:
+                left.unlink()
         return told
 
     def _judge(self, damage: list[mutate.Damage], told: str, exercise: Exercise) -> None:
@@ -135,6 +143,8 @@ class Bench:
         forged = any(part.forged for part in damage)
         if told == "read" and not forged and self._checkpoint.content != self._checkpoint.expected:
             raise Wrong("other rows were read than were written")
+        if told == "looked" and not forged and self._content != self._seen:
+            raise Wrong("other rows were looked at than were written")
         if told == "ran" and exercise in (self.restart, self.restore) and not forged:
             found = self._checkpoint.numbers()
             if found != list(range(ROWS * BATCHES)):
@@ -143,7 +153,16 @@ class Bench:
     # -- what users do with a checkpoint folder ---------------------------------------------------------------------
 
     def _checkpoint_exercises(self) -> list[Exercise]:
-        return [*[self.read] * 16, self.restart, self.restart, self.restore, self.look, self.savepoint]
+        own = [*[self.read] * 16, self.restart, self.restart, self.restore, self.look, self.savepoint]
+        return [*own, *self._looking()]
+
+    def _looking(self) -> list[Exercise]:
+        return [self.tables, self.tables, self.through_spark, self.page, self.status]
+
+    def _wanted(self) -> list[Exercise]:
+        if self._only == "see":
+            return self._looking()
+        return [one for one in self._checkpoint_exercises() if self._only in (None, one.__name__)]
 
     def read(self, folder: Path) -> str:
         """What start, subtasks and the collector read, one after the other and in this thread."""
@@ -167,6 +186,27 @@ class Bench:
         place = str(folder / "ckpt")
         told = [_command("checkpoints", place), _command("checkpoints", "--json", place), _command("commits", place)]
         return max(told, key=len)
+
+    def tables(self, folder: Path) -> str:
+        self._content = seeing.contents(folder / "ckpt")
+        return "looked"
+
+    def through_spark(self, folder: Path) -> str:
+        self._content = seeing.through_spark(folder / "ckpt")
+        return "looked"
+
+    def page(self, folder: Path) -> str:
+        seeing.drawn(folder / "ckpt")
+        return _command("report", str(folder / "ckpt"), "-o", str(self._case / "run.html"))
+
+    def status(self, folder: Path) -> str:
+        place = str(folder / "ckpt")
+        told = [
+            *(_command("status", place), _command("status", "--json", place), _command("top", "--count", "1", place)),
+            *(_command("epochs", place), _command("epochs", "--json", place)),
+            *(_command("errors", place), _command("errors", "--json", place)),
+        ]
+        return next((one for one in told if one.startswith("PEN")), "ran")
 
     # -- and with a table -----------------------------------------------------------------------------------------
 

@@ -136,6 +136,8 @@ class EpochPublished(_Event, frozen=True, kw_only=True):
     parallelism: dict[str, Count]
     committed: Checkpoint | None
     """Up to here every sink was known to be committed when this checkpoint was published."""
+    uncommitted: Count = 0
+    """Checkpoints that waited for their commit then, this one included, of the sink that had most."""
     watermarks: dict[str, str] = {}
     """Up to where the results of each stage with event time are complete, as ISO 8601."""
     counters: dict[str, Int64] = {}
@@ -152,6 +154,33 @@ class EpochPublished(_Event, frozen=True, kw_only=True):
     """When the epoch had to be longer than asked for."""
     backlog_s: Seconds = 0.0
     """How long it takes to process what is in flight, by the measured cost of rows."""
+
+
+class _BriefEpoch(_Event, frozen=True, kw_only=True, tag="EpochPublished"):
+    """An epoch without its figures per stage and edge, which take most of the time to decode."""
+
+    checkpoint: Checkpoint
+    kind: EpochKind
+    batch_id: Batch | None
+    rows_in: Count
+    rows_processed: Count
+    rows_out: Count
+    rows_in_flight: Count
+    bytes_in_flight: Count
+    segments_in_flight: Count
+    duration_s: Seconds
+    job_s: Seconds
+    publish_s: Seconds
+    barrier_fired: bool
+    barrier_delay_s: Seconds
+    bytes_written: BytesWritten
+    parallelism: dict[str, Count]
+    committed: Checkpoint | None
+    watermarks: dict[str, str] = {}
+    counters: dict[str, Int64] = {}
+    waited_s: Seconds = 0.0
+    state_rows: Count = 0
+    state_bytes: Count = 0
 
 
 class EpochsSummed(_Event, frozen=True, kw_only=True):
@@ -248,15 +277,22 @@ class CommitSlow(_Event, frozen=True, kw_only=True):
 
 
 class SourceSlow(_Event, frozen=True, kw_only=True):
-    """A source has not answered within `source_timeout`. It is still asked; epochs go on with what is in flight.
-
-    `what` is what it was asked, in Spark's words. `answered`: it has answered in the end, after `waited_s`.
-    """
+    """A source has not answered within `source_timeout`. It is still asked; epochs go on with what is in flight. `what`
+    is what it was asked, in Spark's words. `answered`: it has answered in the end, after `waited_s`."""
 
     source: str
     what: str
     waited_s: Seconds
     answered: bool = False
+
+
+class SourceLost(_Event, frozen=True, kw_only=True):
+    """A source had deleted records before they were read, and was told to go on without them. `offsets` is how many,
+    None where the source cannot tell. `what` says which, at most of the first partitions."""
+
+    source: str
+    what: str
+    offsets: Count | None = None
 
 
 class StorageRetried(_Event, frozen=True, kw_only=True):
@@ -285,6 +321,16 @@ class InFlightDropped(_Event, frozen=True, kw_only=True):
     """The restored checkpoint in which they were in flight."""
     rows: Count
     bytes: Count
+
+
+class StateMigrated(_Event, frozen=True, kw_only=True):
+    """A function of the user made a table of state anew: `checkpoint` has the old rows, `bytes` are of new files."""
+
+    table: str
+    checkpoint: Checkpoint
+    rows: Count
+    bytes: Count
+    duration_s: float
 
 
 class SavepointTaken(_Event, frozen=True, kw_only=True):
@@ -320,6 +366,8 @@ class TableKept(_Event, frozen=True, kw_only=True):
     """The commit user or consumer that keeps old snapshots from expiring."""
     notes: list[str]
     duration_s: Seconds
+    bytes_compacted: Count = 0
+    """Bytes of data files that were rewritten."""
 
 
 class UpkeepFailed(_Event, frozen=True, kw_only=True):
@@ -350,10 +398,12 @@ Event: TypeAlias = (
     | CommitsSummed
     | CommitRetried
     | CommitSlow
+    | SourceLost
     | SourceSlow
     | StorageRetried
     | Rescaled
     | InFlightDropped
+    | StateMigrated
     | SavepointTaken
     | SavepointFailed
     | TableKept
@@ -365,8 +415,11 @@ LINE_BYTES_MAX = 4 << 20
 """The longest line to decode: no event is longer, and a forged line may cost many times its length."""
 _ENCODER = msgspec.json.Encoder()
 _DECODER: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
+_EPOCH_DECODER = msgspec.json.Decoder(_BriefEpoch)
 # Every event begins with its tag, and inside JSON strings quotes are escaped: nothing else looks like this.
 _BEGIN = b'{"event":'
+EPOCH_TAG = _BEGIN + b'"EpochPublished"'
+"""With this the line of an epoch begins."""
 
 
 def encode_event(event: Event) -> bytes:
@@ -376,8 +429,8 @@ def encode_event(event: Event) -> bytes:
     return line
 
 
-def decode_events(data: bytes) -> list[Event]:
-    """All whole events in a history.
+def decode_events(data: bytes, *, brief: bool = False) -> list[Event]:
+    """All whole events in a history. With `brief`, epochs have no figures per stage and edge.
 
     After a crash in the middle of a line the next driver's first event stands on the same line; it is found.
     """
@@ -387,7 +440,11 @@ def decode_events(data: bytes) -> list[Event]:
         if len(line) - begin > LINE_BYTES_MAX:
             continue
         try:
-            events.append(_DECODER.decode(line[begin:]))
+            if brief and line.startswith(EPOCH_TAG, begin):
+                known = _EPOCH_DECODER.decode(line[begin:])
+                events.append(EpochPublished(**{name: getattr(known, name) for name in _BriefEpoch.__struct_fields__}))
+            else:
+                events.append(_DECODER.decode(line[begin:]))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             continue
     return events

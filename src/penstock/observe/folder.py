@@ -16,8 +16,8 @@ import msgspec
 from penstock.errors import MissingFile, PenstockError
 from penstock.observe.commit_log import commit_log
 from penstock.observe.condense import seconds_of
-from penstock.observe.events import LINE_BYTES_MAX, DriverProcess, QueryStarted, decode_events
-from penstock.observe.gathered import Gathered, cut
+from penstock.observe.events import EPOCH_TAG, LINE_BYTES_MAX, DriverProcess, QueryStarted, decode_events
+from penstock.observe.gathered import EPOCHS_MAX, Gathered, cut
 from penstock.observe.journal import Pieces, list_pieces
 from penstock.observe.model import CheckpointView, QueryView, Run, UnreadableFile
 from penstock.observe.process import life_of
@@ -39,6 +39,7 @@ from penstock.protocol.layout import (
     EVENTS,
     GENERATIONS,
     MANIFESTS,
+    OLDER_EVENTS,
     manifest_path,
     read_generation_path,
     read_manifest_path,
@@ -52,6 +53,10 @@ from penstock.text import redacted
 CHECKPOINTS_MAX = 100
 """So many of the newest are shown one by one."""
 CHUNK_BYTES = 8 << 20
+LOG_TIMES = 4
+"""A log may be so many times as long as it should be, since putting a piece away may fail for a while."""
+SURELY = 1.5
+"""So many times the bytes that the epochs shown one by one are likely to take."""
 DISK_FULL_BYTES = 64 << 10
 """With less room than that a driver cannot write down why it ended."""
 
@@ -80,6 +85,8 @@ class Folder:
         self._pieces: Pieces | None = None
         self._read_bytes = 0
         self._torn = b""
+        self._left_bytes = 0
+        """Of older pieces of the history that are still to be read."""
         self._checkpoints: dict[CheckpointId, CheckpointView] = {}
 
     def look(self) -> QueryView:
@@ -136,9 +143,12 @@ class Folder:
             try:
                 if pieces != self._pieces:
                     self._read_bytes, self._torn, self._gathered = 0, b"", Gathered()
+                    sizes = {entry.path: entry.bytes for entry in self._store.list(OLDER_EVENTS)}
+                    self._left_bytes = sum(sizes.get(path, 0) for path in pieces.paths)
                     for path in pieces.paths:
                         self._feed_file(path)
                         self._torn = b""
+                    self._left_bytes = 0
                     self._pieces, self._read_bytes = pieces, 0
                 self._feed_current()
             except MissingFile:
@@ -152,9 +162,11 @@ class Folder:
             self._read_bytes = self._feed_file(EVENTS, self._read_bytes)
 
     def _feed_file(self, path: str, offset: int = 0) -> int:
-        """Feeds a file from an offset on, a part at a time; returns where it ended."""
+        """Feeds a file from an offset on, a part at a time; returns where it ended. Of one that is far longer than a
+        driver lets it become, the end is read."""
         reader = self._store.open_reader(path)
         try:
+            offset = max(offset, reader.size - LOG_TIMES * self._store.log_bytes_max)
             while offset < reader.size:
                 part = bytearray(min(CHUNK_BYTES, reader.size - offset))
                 reader.read_into(offset, memoryview(part))
@@ -169,8 +181,14 @@ class Folder:
         whole, _, self._torn = (self._torn + data).rpartition(b"\n")
         if len(self._torn) > LINE_BYTES_MAX:
             self._torn = b""
-        for event in decode_events(whole):
+        self._left_bytes -= len(data)
+        for event in decode_events(whole, brief=self._is_old(whole)):
             self._gathered.add(event)
+
+    def _is_old(self, lines: bytes) -> bool:
+        """Whether so much follows that these epochs will only be summed: most of what they hold is then not needed."""
+        epochs = lines.count(EPOCH_TAG)
+        return epochs > 0 and self._left_bytes > SURELY * EPOCHS_MAX * len(lines) / epochs
 
     # -- manifests and generations ---------------------------------------------------------------------------------
 

@@ -27,8 +27,10 @@ from penstock.observe.events import (
     Rescaled,
     SavepointFailed,
     SavepointTaken,
+    SourceLost,
     SourceSlow,
     StartRefused,
+    StateMigrated,
     StorageRetried,
     TableKept,
     UpkeepFailed,
@@ -107,6 +109,8 @@ class Gathered:
                 self.commits.append(event)
             case EpochsSummed() | CommitsSummed() | Rescaled() | InFlightDropped() | SavepointTaken() | TableKept():
                 self._keep(event)
+            case StateMigrated():
+                pass  # its count is in the manifest
             case _:
                 self._trouble(event)
 
@@ -171,7 +175,14 @@ class Gathered:
 
     def _trouble(
         self,
-        event: EpochFailed | CommitRetried | CommitSlow | SourceSlow | StorageRetried | SavepointFailed | UpkeepFailed,
+        event: EpochFailed
+        | CommitRetried
+        | CommitSlow
+        | SourceLost
+        | SourceSlow
+        | StorageRetried
+        | SavepointFailed
+        | UpkeepFailed,
     ) -> None:
         match event:
             case EpochFailed():
@@ -190,6 +201,9 @@ class Gathered:
                 self.troubles.source = None if event.answered else event
                 answered = "answered again after" if event.answered else "has not answered for"
                 self._note(event.at, "source", event.source, None, f"{answered} {event.waited_s:.0f} s: {event.what}")
+            case SourceLost():
+                many = "records" if event.offsets is None else f"{event.offsets:,} offsets"
+                self._note(event.at, "source", event.source, None, f"{many} lost: {event.what}")
             case StorageRetried():
                 self.troubles.storage = event
                 self._note(event.at, "storage", event.what, "PEN-032", event.message, event.attempt)

@@ -23,10 +23,12 @@ from penstock.observe.events import (
     QueryStarted,
     QueryStopped,
     Rescaled,
+    SourceLost,
     SourceSlow,
     StorageRetried,
 )
 from penstock.observe.views import LATELY, backlog_s, phase_seconds
+from penstock.protocol.ids import CheckpointId
 
 EPOCH_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 60.0, 300.0)
 DELAY_BUCKETS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0)
@@ -40,6 +42,8 @@ class Metrics:
         self._lock = threading.Lock()
         self._query, self._recent = query, deque[EpochPublished](maxlen=LATELY)
         self._counted: dict[str, int] = {}
+        self._newest: CheckpointId | None = None
+        self._committed: dict[str, CheckpointId] = {}
         self._make()
 
     def _make(self) -> None:
@@ -84,6 +88,7 @@ class Metrics:
         self.uncommitted = gauge("uncommitted_checkpoints", "Checkpoints published and not known to be committed")
         self.source_silent = gauge("source_silent", "1 while a source exceeds source_timeout")
         self.source_behind = gauge("source_behind_offsets", "Offsets not read yet, of the worst partition", "source")
+        self.source_lost = counter("source_lost_offsets", "Offsets that the source deleted before they were read")
         self.storage_retries = counter("storage_retries", "Failures of the checkpoint's storage")
         self.rescales = counter("rescales", "Changes of a stage's parallelism", "stage")
         self.driver_memory = gauge("driver_memory_bytes", "Memory of the driver's Python process")
@@ -117,6 +122,8 @@ class Metrics:
                 self.epoch_failures.labels(name, event.code).inc()
             case SourceSlow():
                 self.source_silent.labels(name).set(0 if event.answered else 1)
+            case SourceLost():
+                self.source_lost.labels(name).inc(event.offsets or 0)
             case StorageRetried():
                 self.storage_retries.labels(name).inc()
             case Rescaled():
@@ -134,8 +141,8 @@ class Metrics:
         self.checkpoint.labels(name).set(event.checkpoint)
         self.checkpoint_at.labels(name).set(seconds_of(event.at) or 0.0)
         self.state_bytes.labels(name).set(event.state_bytes)
-        committed = event.committed if event.committed is not None else 0
-        self.uncommitted.labels(name).set(max(0, event.checkpoint - committed))
+        self.uncommitted.labels(name).set(event.uncommitted)
+        self._newest = event.checkpoint
         self._count(event.counters)
         for stage, count in event.parallelism.items():
             self.subtasks.labels(name, stage).set(count)
@@ -191,6 +198,9 @@ class Metrics:
                 self.commits.labels(name, sink).inc()
                 self.commit_rows.labels(name, sink).inc(event.rows)
                 self.commit_slow.labels(name, sink).set(0)
+                self._committed[sink] = event.last
+                if self._newest is not None and min(self._committed.values()) >= self._newest:
+                    self.uncommitted.labels(name).set(0)  # until the next epoch says how many there are
                 if event.duration_s is not None:
                     self.commit_duration.labels(name, sink).observe(max(0.0, event.duration_s))
             case CommitRetried():

@@ -13,6 +13,9 @@ def format_epoch(event: EpochPublished) -> str:
     if event.cadence is not None:
         got, asked = human_seconds(event.cadence.got_s), human_seconds(event.cadence.asked_s)
         scaling += f"  cadence: asked {asked}, got {got}, because {event.cadence.because}"
+    late = sum(count for name, count in event.counters.items() if name.endswith(".late"))
+    if late:
+        scaling = f"  late {late:,}{scaling}"
     committed = "–" if event.committed is None else str(event.committed)
     return (
         f"epoch {event.checkpoint:>6} {event.kind:<8} in {event.rows_in:>11,}  processed {event.rows_processed:>11,}  "

@@ -237,6 +237,10 @@ def _doing(facts: RunFacts) -> str:
 def _troubled(facts: RunFacts) -> RunVerdict | None:
     """Alive, and something does not answer or fails: what holds everything up comes first."""
     generation = facts.generation
+    if facts.disk_full:
+        why = f"the disk of the folder is full, so {facts.where or 'its driver'} can neither publish nor tell"
+        next_step = "free space: the query tries again until storage_timeout, nothing is lost"
+        return RunVerdict(Standing.STORAGE_FAILING, why, next_step, facts.last_sign, "PEN-032", generation)
     if (storage := facts.storage) is not None:
         why = f"the checkpoint's storage failed {storage.attempt} times to {storage.what}: {storage.message}"
         next_step = "make the storage answer: the query tries again until storage_timeout, nothing is lost"

@@ -25,7 +25,7 @@ LATELY = 20
 NAME_MAX = 255
 LINKS_MAX = 10_000
 
-PHASES = ("waiting", "outside", "opening", "delivery", "stepping", "writing", "publish")
+PHASES = ("waiting", "outside", "opening", "delivery", "stepping", "writing", "driver", "publish")
 """Where the time of epochs goes, in the order in which it goes."""
 
 
@@ -244,6 +244,7 @@ def rates_of(epochs: Sequence[EpochPublished]) -> Rates:
 def phase_seconds(epoch: EpochPublished) -> dict[str, float]:
     """Where the time of one epoch went; stages run one after another, so theirs add up."""
     stages = epoch.stages.values()
+    in_driver_s = epoch.duration_s - epoch.publish_s - sum(stage.job_s for stage in stages)
     return {
         "waiting": epoch.waited_s,
         "outside": sum(stage.outside_s for stage in stages),
@@ -251,6 +252,8 @@ def phase_seconds(epoch: EpochPublished) -> dict[str, float]:
         "delivery": sum(stage.waiting_s for stage in stages),
         "stepping": sum(stage.stepping_s for stage in stages),
         "writing": sum(stage.writing_s for stage in stages),
+        # A history that is older than figures of stages tells the whole only.
+        "driver": max(0.0, in_driver_s) if stages else 0.0,
         "publish": epoch.publish_s,
     }
 

@@ -26,9 +26,11 @@ from penstock.observe.events import (
     Rescaled,
     SavepointFailed,
     SavepointTaken,
+    SourceLost,
     SourceProgress,
     SourceSlow,
     StartRefused,
+    StateMigrated,
     StorageRetried,
     TableKept,
     UpkeepFailed,
@@ -90,6 +92,7 @@ EVENTS: list[Event] = [
     CommitRetried(at=AT, sink=SHOP, first=CheckpointId(43), last=CheckpointId(43), attempt=2, message="timed out"),
     Rescaled(at=AT, stage=TOTALS, old=4, new=8),
     InFlightDropped(at=AT, edge="clicks-to-totals", checkpoint=CheckpointId(41), rows=12, bytes=345),
+    StateMigrated(at=AT, table="totals", checkpoint=CheckpointId(41), rows=12, bytes=345, duration_s=0.1),
     SavepointTaken(
         at=AT, path="copies/1", checkpoint=CheckpointId(42), rows_in_flight=7, files=3, bytes=4_096, duration_s=0.2
     ),
@@ -108,6 +111,7 @@ EVENTS: list[Event] = [
         duration_s=0.3,
     ),
     CommitSlow(at=AT, sink=SHOP, what="commit", first=CheckpointId(3), last=CheckpointId(5), waited_s=301.5),
+    SourceLost(at=AT, source="clicks", what="clicks-0 from 5 to 9", offsets=5),
     SourceSlow(at=AT, source="clicks", what="Spark says 'Getting offsets'", waited_s=300.2),
     StorageRetried(at=AT, what="publish checkpoint 7", attempt=2, message="[PEN-032] Storage failed: away"),
     Alive(at=AT, generation=Generation(7), every_s=10.0, stage=TOTALS, sources=(SourceProgress(source="clicks"),)),

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import subprocess
+from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from penstock.errors import StageFailed
+from penstock.observe import folder as folder_module
+from penstock.observe import gathered
 from penstock.observe.condense import seconds_of
 from penstock.observe.events import (
     Alive,
@@ -20,8 +23,10 @@ from penstock.observe.events import (
     SourceSlow,
     StartRefused,
     StorageRetried,
+    decode_events,
     encode_event,
 )
+from penstock.observe.figures import StageFigures
 from penstock.observe.folder import Folder
 from penstock.observe.journal import append_line
 from penstock.observe.process import life_of, this_process
@@ -238,3 +243,47 @@ def test_a_process_that_ended_is_gone(tmp_path: Path) -> None:
     mark: DriverProcess = msgspec.structs.replace(this_process(), pid=child.pid, began="")
     child.wait()
     assert life_of(mark) is Life.GONE
+
+
+def test_a_long_history_is_read_as_the_same_whether_old_epochs_are_decoded_whole_or_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is only summed has no figures per stage; what is shown one by one has them."""
+    monkeypatch.setattr(gathered, "EPOCHS_MAX", 20)
+    monkeypatch.setattr(folder_module, "EPOCHS_MAX", 20)
+    monkeypatch.setattr(folder_module, "CHUNK_BYTES", 4096)
+    store = open_store(str(tmp_path))
+    append_line(store, encode_event(STARTED))
+    full = msgspec.structs.replace(PUBLISHED, stages={"totals": StageFigures(job_s=0.5, stepping_s=0.25, rows=7)})
+    for number in range(400):
+        at = datetime.fromtimestamp(1_800_000_000 + number, UTC).isoformat(timespec="milliseconds")
+        event = msgspec.structs.replace(full, checkpoint=CheckpointId(number), at=at)
+        append_line(store, encode_event(event), piece_bytes=40_000)
+    decoded: list[bool] = []
+
+    def decode(data: bytes, *, brief: bool = False) -> list[Event]:
+        decoded.append(brief)
+        return decode_events(data, brief=brief)
+
+    monkeypatch.setattr(folder_module, "decode_events", decode)
+    view = Folder(store).look()
+    assert {True, False} == set(decoded)
+    monkeypatch.setattr(folder_module, "SURELY", 1e9)
+    whole = Folder(store).look()
+    assert view.older_epochs == whole.older_epochs
+    assert view.runs == whole.runs
+    assert view.epochs == whole.epochs
+    assert len(view.epochs) == 20
+    assert all(epoch.stages["totals"].stepping_s == 0.25 for epoch in view.epochs)
+    assert sum(part.epochs for part in view.older_epochs) + len(view.epochs) <= 400
+
+
+def test_a_history_that_claims_to_be_a_terabyte_is_read_from_its_end(tmp_path: Path) -> None:
+    """Forged: the file has a hole."""
+    folder_of(tmp_path, STARTED)
+    with (tmp_path / "events.jsonl").open("r+b") as file:
+        file.truncate(1 << 40)
+        file.seek(0, 2)
+        file.write(b"\n" + encode_event(STARTED) + encode_event(PUBLISHED))
+    view = folder_of(tmp_path).look()
+    assert [epoch.checkpoint for epoch in view.epochs] == [PUBLISHED.checkpoint]

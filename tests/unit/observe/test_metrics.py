@@ -142,6 +142,14 @@ def test_prometheus_own_tool_accepts_the_rules_and_the_metrics(tmp_path: Path) -
     subprocess.run(["promtool", "check", "rules", str(tmp_path / "all.yml")], check=True)
 
 
+def test_checkpoints_that_wait_for_their_commit_are_counted_and_those_without_a_table_are_not() -> None:
+    name = "penstock_uncommitted_checkpoints[('query', 'totals')]"
+    two = msgspec.structs.replace(PUBLISHED, uncommitted=2)
+    assert scraped(fed(STARTED, two))[name] == 2
+    assert scraped(fed(STARTED, two, msgspec.structs.replace(COMMITTED, last=PUBLISHED.checkpoint)))[name] == 0
+    assert scraped(fed(STARTED, msgspec.structs.replace(PUBLISHED, committed=None)))[name] == 0
+
+
 # -- the endpoint ------------------------------------------------------------------------------------------------------
 
 

@@ -12,7 +12,7 @@ from math import isfinite
 from typing import Any, TypeAlias
 
 from penstock.display import shortened
-from penstock.observe.events import Committed, EpochPublished, EpochsSummed
+from penstock.observe.events import Committed, EpochPublished, EpochsSummed, SourceProgress
 from penstock.observe.figures import StageFigures
 from penstock.observe.model import EdgeView, Failure, OperatorView, QueryView, Run, SinkView, StageView
 from penstock.observe.views import PHASES, phase_seconds
@@ -41,6 +41,7 @@ def document(view: QueryView) -> Json:
             {"name": _name(part.name), "columns": _columns(part.columns), "lag": _number(part.watermark_lag_s)}
             for part in view.sources[:NAMES_MAX]
         ],
+        "offsets": [] if view.alive is None else [_offsets(part) for part in view.alive.sources[:NAMES_MAX]],
         "stages": [_stage(part) for part in view.stages[:NAMES_MAX]],
         "operators": [_operator(part) for part in view.operators[:NAMES_MAX]],
         "edges": [_edge(part) for part in view.edges[:NAMES_MAX]],
@@ -111,6 +112,17 @@ def _newest_at(view: QueryView) -> int | None:
 
 
 # -- the graph ---------------------------------------------------------------------------------------------------------
+
+
+def _offsets(part: SourceProgress) -> Json:
+    """How far a source was read, as Spark tells it."""
+    return {
+        "source": _name(part.source),
+        "rows_per_s": _number(part.rows_per_s),
+        "end": shortened(_text(redacted(part.end)), NAME_MAX),
+        "latest": shortened(_text(redacted(part.latest)), NAME_MAX),
+        "behind": part.behind,
+    }
 
 
 def _stage(part: StageView) -> Json:

@@ -255,7 +255,7 @@ def _batch(schema: pa.Schema, rows: Sequence[Row]) -> pa.RecordBatch:
 
 
 def _moment(text: str) -> datetime | None:
-    """None for text that is no time: it may come from anybody."""
+    """None for text that is no time: the folder may be a stranger's."""
     try:
         moment = datetime.fromisoformat(text[:40])
     except ValueError:

@@ -1,22 +1,27 @@
 """`penstock.open(folder)`: what a checkpoint folder holds, as Arrow, of a running query or a dead one.
 
-Reading writes nothing and asks the query for nothing. A running query goes on meanwhile and deletes files of old
-checkpoints; a reader that finds one gone before it has given a row begins again with the newest checkpoint.
+A running query goes on meanwhile and deletes files of old checkpoints. On a local disk a reader has all files open
+before its first row, and keeps them so. Elsewhere it asks the query to keep them (`holding`). A reader that finds one
+gone before it has given a row begins again with the newest checkpoint.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
 import pyarrow as pa
 
-from penstock.errors import ConfigError, MissingFile
+from penstock.errors import ConfigError, MissingFile, NoSuchCheckpoint
 from penstock.observe.tables.data import FlightRows, Key, StateRows, key_arrays
+from penstock.observe.tables.holding import Holding
 from penstock.observe.tables.lists import checkpoint_list, commit_list, epoch_list, file_list
 from penstock.observe.tables.manifests import checkpoint_ids, newest_manifest, read_manifest
 from penstock.observe.tables.scan import Scan
+from penstock.observe.tables.segment_scan import stays_open
 from penstock.observe.tables.shapes import state_names, state_table
+from penstock.plain import plain_errors
 from penstock.protocol.ids import CheckpointId
 from penstock.protocol.keygroups import KeyGroupRange
 from penstock.protocol.manifest import Manifest
@@ -149,7 +154,7 @@ class OpenFolder:
             manifest = self.manifest
             try:
                 return what(manifest)
-            except MissingFile as error:
+            except (MissingFile, NoSuchCheckpoint) as error:
                 if last_try or not self._went_on(manifest):
                     raise lost(manifest, error) from error
         raise AssertionError("the last try returns or raises")
@@ -159,21 +164,25 @@ class OpenFolder:
             for last_try in (*[False] * (_TRIES - 1), True):
                 manifest, begun = self.manifest, False
                 try:
-                    for batch in read(manifest):
+                    for batch in self._held(manifest, read(manifest)):
                         begun = True
                         yield batch
                     return
-                except MissingFile as error:
+                except (MissingFile, NoSuchCheckpoint) as error:
                     if begun or last_try or not self._went_on(manifest):
                         raise lost(manifest, error) from error
 
         return Scan(schema, batches)
 
+    def _held(self, manifest: Manifest, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return batches if stays_open(self._store) else holding(self._store, manifest, batches)
+
     def _went_on(self, manifest: Manifest) -> bool:
         return self._checkpoint is None and checkpoint_ids(self._store)[-1:] != [manifest.checkpoint]
 
 
-def open_folder(folder: str, checkpoint: int | None = None) -> OpenFolder:
+@plain_errors
+def open_folder(folder: str | os.PathLike[str], checkpoint: int | None = None) -> OpenFolder:
     """Looks into a checkpoint folder: rows in flight, state, checkpoints, epochs, commits and files as Arrow.
 
     `folder` is what was given as ``checkpoint=``, or a savepoint. `checkpoint` is the id of a retained one; without it
@@ -181,7 +190,7 @@ def open_folder(folder: str, checkpoint: int | None = None) -> OpenFolder:
 
     Raises: `ConfigError` for a location that cannot be read.
     """
-    return OpenFolder(open_store(folder), checkpoint)
+    return OpenFolder(open_store(os.fspath(folder)), checkpoint)
 
 
 def _range(manifest: Manifest, key_groups: tuple[int, int] | None) -> KeyGroupRange:
@@ -211,12 +220,24 @@ def only_edge(manifest: Manifest) -> str:
     )
 
 
-def lost(manifest: Manifest, error: MissingFile) -> MissingFile:
+def holding(store: Store, manifest: Manifest, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Batches of a checkpoint whose files the query keeps meanwhile. Raises: `NoSuchCheckpoint` before the first."""
+    hold = Holding(store, manifest.checkpoint)
+    try:
+        for batch in batches:
+            hold.renew()
+            yield batch
+    finally:
+        hold.release()
+
+
+def lost(manifest: Manifest, error: MissingFile | NoSuchCheckpoint) -> MissingFile:
     """What it means that a file of a checkpoint is gone while it is read."""
     return MissingFile(
         error.seen,
-        cause=f"the query went on and deleted files of checkpoint {manifest.checkpoint} while they were read; it keeps"
-        " the newest `retain` checkpoints. Or a file was deleted by hand",
-        next_step="read again; for long reads take a savepoint and read that, or let the query retain more",
+        cause=f"the query went on and deleted files of checkpoint {manifest.checkpoint} before or while they were read:"
+        " the reader may not write its lease there, or read for more than an hour. Or a file was deleted by hand",
+        next_step="read again (load() again with Spark); for longer reads take a savepoint and read that, or let the"
+        " query retain more",
         **error.fields,
     )

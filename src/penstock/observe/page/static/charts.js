@@ -31,7 +31,7 @@ function groups(ep, from, to) {
     for (let k = i; k < end; k++) {
       for (const p of PHASES) g[p] += ep[p][k];
       // An older history tells the whole only.
-      const told = ep.outside[k] + ep.opening[k] + ep.delivery[k] + ep.stepping[k] + ep.writing[k] + ep.publish[k];
+      const told = ep.outside[k] + ep.opening[k] + ep.delivery[k] + ep.stepping[k] + ep.writing[k] + ep.driver[k] + ep.publish[k];
       if (told < ep.duration[k]) g.outside += ep.duration[k] - told;
       g.flight = Math.max(g.flight, ep.rows_in_flight[k]);
       g.rows_in += ep.rows_in[k]; g.done += ep.rows_processed[k]; g.out += ep.rows_out[k];

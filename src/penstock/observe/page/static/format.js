@@ -48,8 +48,8 @@ const fmt = {
   cut(text, n) { return text.length > n ? text.slice(0, n - 1) + "…" : text; },
 };
 
-const PHASES = ["waiting", "outside", "opening", "delivery", "stepping", "writing", "publish"];
+const PHASES = ["waiting", "outside", "opening", "delivery", "stepping", "writing", "driver", "publish"];
 const PHASE_TEXT = {
   waiting: "waiting for input", outside: "source, shuffle, scheduling", opening: "opening state",
-  delivery: "waiting for rows", stepping: "operators", writing: "writing", publish: "publishing",
+  delivery: "waiting for rows", stepping: "operators", writing: "writing", driver: "planning and reports", publish: "publishing",
 };

@@ -9,6 +9,7 @@ function overview(app) {
     h("div", { class: "two" },
       panel("Where the time goes", phasesBar(rates.phases), phaseLegend()),
       panel("Last epochs", recent(app))),
+    sources(doc),
     panel("State", stateTable(doc)),
   ];
 }
@@ -56,6 +57,16 @@ function recent(app) {
   if (!ep.n) return h("p", { class: "empty" }, "No epoch has ended yet.");
   const from = ep.begin[Math.max(0, ep.n - 60)], range = [from, ep.at[ep.n - 1]], width = app.half();
   return h("a", { href: app.link("timeline"), title: "open the timeline" }, phaseChart(groups(ep, ...range), width, 128, range));
+}
+
+function sources(doc) {
+  const known = doc.sources.map(part => [part.name, null, null, null, null, part.lag == null ? null : "−" + fmt.secs(part.lag)]);
+  const told = doc.offsets.map(part => [part.source, part.rows_per_s == null ? null : fmt.short(part.rows_per_s) + "/s", part.end, part.latest, part.behind == null ? null : fmt.int(part.behind), null]);
+  // Spark may call a source otherwise than the pipeline does; one that both know is one row.
+  for (const row of told) { const same = known.find(one => one[0] === row[0]); if (same) { row[5] = same[5]; known.splice(known.indexOf(same), 1, row); } else known.push(row); }
+  // Without a watermark, and before the first sign of life, there is nothing to tell but names, which the graph has.
+  if (!known.some(row => row.slice(1).some(value => value != null))) return null;
+  return panel("Sources", table([{ text: "source", class: "name" }, { text: "rows", num: true }, { text: "read up to" }, { text: "newest" }, { text: "behind", num: true }, { text: "watermark", num: true }], known.slice(0, 200)));
 }
 
 function stateTable(doc) {
