@@ -74,9 +74,9 @@ class Input:
 def batches_of_files(source: Path) -> dict[tuple[str, int], int]:
     """From Spark's logs: the micro-batch of each file, by the name of its folder and its number."""
     batches: dict[tuple[str, int], int] = {}
-    offsets = {int(path.name): path.read_text().splitlines()[2:] for path in (source / "offsets").glob("[0-9]*")}
+    offsets = {int(path.name): _offsets_by_source(path) for path in (source / "offsets").glob("[0-9]*")}
     for log in (source / "sources").iterdir():
-        ends = sorted((_log_offset(lines[int(log.name)]), batch) for batch, lines in offsets.items())
+        ends = sorted((_log_offset(of_source.get(log.name, "-")), batch) for batch, of_source in offsets.items())
         for entry in log.glob("[0-9]*"):
             for line in entry.read_text().splitlines()[1:]:
                 logged = json.loads(line)
@@ -84,6 +84,15 @@ def batches_of_files(source: Path) -> dict[tuple[str, int], int]:
                 batch = next(batch for end, batch in ends if end >= logged["batchId"])
                 batches[path.parent.name, int(path.stem)] = batch
     return batches
+
+
+def _offsets_by_source(entry: Path) -> dict[str, str]:
+    """Version 2 of Spark's log has names of sources, version 1 their places."""
+    version, _, *lines = entry.read_text().splitlines()
+    if version == "v1":
+        return {str(place): line for place, line in enumerate(lines)}
+    named = (line.partition(":") for line in lines)
+    return {name: offset for name, _, offset in named}
 
 
 def _log_offset(line: str) -> int:

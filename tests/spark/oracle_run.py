@@ -15,6 +15,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -22,6 +23,7 @@ from pyspark.sql import SparkSession
 
 import penstock as pen
 from penstock.engine.history import Listener
+from penstock.errors import QueryEnded
 from penstock.observe.events import EpochPublished, Event
 from tests.spark.matrix_data import batches_of_files
 from tests.spark.matrix_shapes import takes
@@ -59,7 +61,8 @@ class Run:
             write_files(self._folder / "in" / source, tables)
         take_jobs_away(self._spark, self._started(after=self._chance.randint(1, 3)))
         query = self._started(after=1)
-        query.rescale(self._chance.randint(1, 4))
+        with suppress(QueryEnded):
+            query.rescale(self._chance.randint(1, 4))
         query.stop()
         assert self._begin(epoch=LAST_EPOCH).await_termination(TIMEOUT_S), "the query hangs"
         self.joined = self._joined()

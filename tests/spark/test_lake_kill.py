@@ -21,7 +21,7 @@ GIVE_UP_S = 240
 
 
 def ids_in(kind: str, folder: Path) -> Counter[int]:
-    if kind == "iceberg":
+    if kind.startswith("iceberg"):
         sink = sink_of(kind, folder)
         return Counter(open_table(sink.catalog, sink.table).scan().to_arrow()["id"].to_pylist())
     return Counter(DeltaTable(str(folder / "table")).to_pyarrow_table()["id"].to_pylist())
@@ -44,6 +44,18 @@ def live(kind: str, folder: Path, epochs: int | None) -> int:
             os.killpg(job.pid, signal.SIGKILL)
         job.wait()
         job.stdout.close()
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["delta-keyed", "iceberg-keyed"])
+def test_a_driver_that_is_killed_leaves_the_newest_row_of_each_key(kind: str, tmp_path: Path) -> None:
+    generate(tmp_path)
+    choose = random.Random()
+    for _ in range(2):
+        live(kind, tmp_path, choose.randint(1, 4))
+    assert live(kind, tmp_path, None) == 0
+    assert ids_in(kind, tmp_path) == Counter(range(FILES * ROWS - 3, FILES * ROWS))
 
 
 @pytest.mark.spark

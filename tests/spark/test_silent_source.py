@@ -13,7 +13,10 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 
 import penstock as pen
 from penstock.observe.events import Event, SourceSlow
+from penstock.observe.folder import Folder
+from penstock.observe.verdict import Standing
 from penstock.protocol.silence import SourceState
+from penstock.store import open_store
 from tests.support.spark_streams import NUMBERED, paimon, rows_in, wait_until
 
 LIMIT = "2 s"
@@ -108,6 +111,9 @@ def test_a_source_that_does_not_answer_is_named_and_read_on_when_it_answers(
     assert said.startswith("source numbers has not answered for "), said
     assert query.is_active
     assert told(events, words)[-1] is False
+    verdict = Folder(open_store(str(tmp_path / "checkpoint"))).look().verdict
+    assert (verdict.kind, "source numbers" in verdict.why) == (Standing.SOURCE_SILENT, True)
+    assert "look at the source" in verdict.next_step
     hang.unlink()
     wait_until(lambda: told(events, words)[-1])
     wait_until(lambda: len(numbers(tmp_path)) == 25)

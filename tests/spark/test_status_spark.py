@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +20,11 @@ from pyspark.sql import SparkSession
 import penstock as pen
 from penstock.cli import main
 from penstock.cli.demo import generate
-from penstock.testing.tables import Memory
+from penstock.observe.folder import Folder
+from penstock.observe.page.document import document
+from penstock.store import open_store
+from penstock.testing.tables import Memory, memory_table
+from tests.chaos.disk import Disk
 from tests.spark.test_kill import Life
 from tests.support.spark_streams import TIMEOUT_S, numbered, paimon, stream, write_files
 
@@ -30,14 +35,21 @@ def status(folder: Path) -> dict[str, Any]:
 
 
 def said(folder: Path) -> tuple[str, str | None, str]:
+    """What the command tells; the page tells the same."""
     told = status(folder)
+    page = document(Folder(open_store(str(folder))).look())["verdict"]
+    if page["kind"] == told["status"]:  # it may have gone on between two looks
+        assert (page["code"], page["health"]) == (told["code"], told["health"])
+        assert page["next_step"] == told["next_step"]
     return told["status"], told["code"], told["why"] + " / " + told["next_step"]
 
 
 def start(spark: SparkSession, tmp_path: Path, function: Any, **options: Any) -> pen.Query:
     write_files(tmp_path / "in", numbered(50, 3))
     rows = pen.read(stream(spark, tmp_path / "in"), name="numbers")
-    output = rows.map_batches(function, name="work").write(options.pop("sink", None) or Memory("status"), name="table")
+    output = rows.map_batches(function, rows.schema, name="work").write(
+        options.pop("sink", None) or Memory("status"), name="table"
+    )
     return pen.start(output, checkpoint=tmp_path / "checkpoint", parallelism=2, **options)
 
 
@@ -97,6 +109,57 @@ def test_a_query_that_waits_is_well_and_one_that_was_stopped_says_by_whom(spark:
     kind, code, why = said(tmp_path / "checkpoint")
     assert (kind, code) == ("stopped", None)
     assert "query.stop()" in why
+
+
+def await_status(folder: Path, kind: str) -> tuple[str | None, str]:
+    """Waits until the status is of a kind; its code, why and next step."""
+    until = time.monotonic() + TIMEOUT_S
+    while True:
+        found, code, why = said(folder)
+        if found == kind:
+            return code, why
+        assert time.monotonic() < until, (found, why)
+        time.sleep(0.2)
+
+
+@pytest.mark.slow
+def test_a_commit_that_hangs_is_named_and_the_query_well_again_when_it_returns(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    returns = threading.Event()
+    memory_table("hung commit").on_commit = lambda _: returns.wait(TIMEOUT_S) and None
+    query = start(spark, tmp_path, same, sink=Memory("hung commit"), commit_timeout="1 s")
+    try:
+        code, why = await_status(tmp_path / "checkpoint", "commit slow")
+        assert code is None
+        assert "sink table" in why
+        assert "storage and catalog" in why
+        returns.set()
+        await_status(tmp_path / "checkpoint", "waiting")
+    finally:
+        returns.set()
+        query.stop()
+
+
+@pytest.mark.slow
+def test_a_full_disk_is_named_although_nothing_can_be_written_there(spark: SparkSession, tmp_path: Path) -> None:
+    disk = Disk(tmp_path / "checkpoint")
+    if not disk.is_mounted:
+        pytest.skip("no disk can be mounted here")
+    query = start(spark, tmp_path, same, sink=Memory("full disk"))
+    try:
+        await_status(tmp_path / "checkpoint", "waiting")
+        with disk.full():
+            write_files(tmp_path / "in", numbered(50, 3), 3)
+            code, why = await_status(tmp_path / "checkpoint", "storage failing")
+            assert code == "PEN-032"
+            assert "the disk of the folder is full" in why
+            assert "free space" in why
+        await_status(tmp_path / "checkpoint", "waiting")
+    finally:
+        query.stop()
+        disk.remove(keep=False)
+    assert len(memory_table("full disk").rows()) == 300
 
 
 def test_a_table_that_was_lost_refuses_the_start_and_says_so(spark: SparkSession, tmp_path: Path) -> None:

@@ -7,7 +7,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.api.stream import Output
+from penstock.api.outputs import Output
+from penstock.engine.checkpoints import Checkpoints
+from penstock.store import open_store
 from penstock.testing.inline import InlineRun
 from penstock.testing.tables import Memory, memory_table
 from tests.support.engine_jobs import FakeClock, batches_of, run_until
@@ -45,6 +47,10 @@ class Changing:
         manifest = self.query.manifest()
         assert manifest.rows_in_flight >= rows
         return manifest
+
+    def query_ids(self) -> list[int]:
+        """Checkpoints in the folder that can be restored."""
+        return [int(number) for number in Checkpoints(open_store(str(self.folder))).ids()]
 
     def finish(self, *outputs: Output, **options: Any) -> Any:
         query = self.run.start(

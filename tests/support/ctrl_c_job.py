@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
 import signal
 import sys
-import termios
 import threading
 import time
 from collections.abc import Iterator
@@ -55,9 +53,8 @@ def _codes(frame: FrameType | None) -> Iterator[CodeType]:
 
 def main(checkpoint: Path, kind: str) -> None:
     assert pl.__version__
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # from now on its keys are signals for this program
     function = hang if kind == "hang" else work
-    job = stream_of(SCHEMA).map_batches(function, name="work").write(Memory("table"))
+    job = stream_of(SCHEMA).map_batches(function, SCHEMA, name="work").write(Memory("table"))
     if kind == "own answer":
         signal.signal(signal.SIGTERM, lambda *_: print("own answer", flush=True))
     query = InlineRun(batches_of(10, 2000), time.monotonic).start(job, checkpoint=checkpoint, on_event=listen)

@@ -1,7 +1,11 @@
-"""A query into a lake, as a program that tests kill: ``python -m tests.support.lake_job FORMAT FOLDER``."""
+"""A query into a lake, as a program that tests kill: ``python -m tests.support.lake_job FORMAT FOLDER``.
+
+A format ending in ``-keyed`` is written by the primary key `part`: of each part the newest id stays.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,14 +20,18 @@ def generate(folder: Path) -> None:
     (folder / "in").mkdir(parents=True)
     for number in range(FILES):
         ids = range(number * ROWS, (number + 1) * ROWS)
-        (folder / "in" / f"{number:04d}.csv").write_text("".join(f"{i},{i % 3}\n" for i in ids))
+        file = folder / "in" / f"{number:04d}.csv"
+        file.write_text("".join(f"{i},{i % 3}\n" for i in ids))
+        os.utime(file, (number, number))  # the source takes files by their age
 
 
 def sink_of(kind: str, folder: Path) -> Any:
-    if kind == "iceberg":
+    upkeep = pen.Upkeep(every="1 s", small_files=4)
+    key: dict[str, Any] = {"primary_key": ["part"]} if kind.endswith("-keyed") else {}
+    if kind.startswith("iceberg"):
         catalog = {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}/lake"}
-        return pen.Iceberg(catalog, "shop.t", partition_by=["bucket(2, part)"], upkeep=pen.Upkeep(every="1 s"))
-    return pen.Delta(str(folder / "table"), partition_by=["part"], upkeep=pen.Upkeep(every="1 s", small_files=4))
+        return pen.Iceberg(catalog, "shop.t", partition_by=["bucket(2, part)"], upkeep=upkeep, **key)
+    return pen.Delta(str(folder / "table"), partition_by=[] if key else ["part"], upkeep=upkeep, **key)
 
 
 def main() -> None:

@@ -116,11 +116,7 @@ def is_due(timers: Iterable[Timer], groups: KeyGroupRange, watermark: int | None
 
 def advance_timers(timers: Sequence[Timer], groups: KeyGroupRange, mine: Timer | None) -> tuple[Timer, ...]:
     """Replaces what was known for `groups`; what other key groups wait for stays."""
-    others = [
-        Timer(groups=cut, event_time=timer.event_time, processing_time=timer.processing_time)
-        for timer in timers
-        for cut in timer.groups.subtract(groups)
-    ]
+    others = [msgspec.structs.replace(timer, groups=cut) for timer in timers for cut in timer.groups.subtract(groups)]
     return tuple(sorted([*others, mine] if mine is not None else others, key=lambda timer: timer.groups))
 
 
@@ -184,7 +180,8 @@ def advance_clock(clock: StageClock, plan: StagePlan, reports: Sequence[SubtaskR
         groups = plan.subtasks[report.subtask].groups
         for due in report.due:
             waits = due.event_time is not None or due.processing_time is not None
-            mine = Timer(groups=groups, event_time=due.event_time, processing_time=due.processing_time)
+            last = msgspec.UNSET if due.last == due.event_time else due.last
+            mine = Timer(groups=groups, event_time=due.event_time, processing_time=due.processing_time, last=last)
             timers[due.operator] = advance_timers(timers.get(due.operator, ()), groups, mine if waits else None)
     return msgspec.structs.replace(clock, watermark=highest((clock.watermark, mark)), timers=timers)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
@@ -14,6 +14,7 @@ from penstock.sinks.paimon.upkeep.expire import expire
 from penstock.sinks.paimon.upkeep.files import KeptTable
 from penstock.sinks.paimon.upkeep.keeper import PaimonKeeper
 from penstock.sinks.upkeep import Upkeep
+from penstock.testing.sinks.world import plain_rows
 from penstock.testing.tables import MemoryTable
 from tests.support.tables import commit, context
 
@@ -51,8 +52,13 @@ class MemoryOthers:
 class PaimonOthers:
     """On a real table, by the library's own code and by pypaimon's; nothing is spared for Penstock's sake."""
 
-    def __init__(self, sink: Paimon, lost: Callable[[], None]) -> None:
-        self._sink, self._lost = sink, lost
+    def __init__(
+        self,
+        sink: Paimon,
+        lost: Callable[[], None],
+        rows: Callable[[Sequence[int]], pa.RecordBatch] = plain_rows,
+    ) -> None:
+        self._sink, self._lost, self._rows = sink, lost, rows
         self._made = 0
         self._tags = 0
 
@@ -85,8 +91,9 @@ class PaimonOthers:
 
     def _commit(self) -> str:
         self._made += 1
-        writer = self._sink.open_writer(context(self._made), pa.schema([("id", pa.int64())]))
-        writer.write(pa.record_batch([pa.array([FOREIGN_ID])], names=["id"]))
+        rows = self._rows([FOREIGN_ID])
+        writer = self._sink.open_writer(context(self._made), rows.schema)
+        writer.write(rows)
         stranger = self._sink.open_committer(f"stranger {self._made}")
         stranger.fence(Generation(1))
         receipt = commit(stranger, 1, writer.prepare())

@@ -23,6 +23,7 @@ from penstock.observe.events import (
     QueryStopped,
     Rescaled,
     SavepointTaken,
+    SourceProgress,
     TableKept,
     encode_event,
 )
@@ -363,4 +364,14 @@ def _ending(end: str, now: datetime, generation: int, epochs: int) -> list[Event
             return [QueryStopped(at=text, reason="failed", error=error, generation=Generation(generation))]
         case "stopped":
             return [QueryStopped(at=text, reason="stopped", generation=Generation(generation))]
-    return [Alive(at=text, stage="enrich", running_s=0.4, **alive)]
+    sources = (
+        SourceProgress(
+            source="orders",
+            rows_per_s=10_240.0,
+            end='{"orders":{"0":1893021,"1":1892977}}',
+            latest='{"orders":{"0":1897141,"1":1896002}}',
+            behind=4120,
+        ),
+        SourceProgress(source="payments", rows_per_s=1_940.5, end='{"logOffset":418}', latest='{"logOffset":418}'),
+    )
+    return [Alive(at=text, stage="enrich", running_s=0.4, sources=sources, **alive)]

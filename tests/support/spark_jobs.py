@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ from pathlib import Path
 import penstock as pen
 from penstock.spark.quirks.logfiles import QUICK, SETTING
 from tests.support.spark_streams import TIMEOUT_S, busy, epochs, paimon, stream
+from tests.support.standalone import Standalone
 
 PARALLELISM = 4
 
@@ -92,9 +92,12 @@ def take_over(folder: Path) -> None:
 
 def cluster(folder: Path) -> None:
     """Two queries on two executors: one whose executors are killed, one with a subtask that hangs."""
-    with _standalone() as master:
+    with Standalone(Path(os.environ["SPARK_LOCAL_DIRS"]), apart=False) as standalone:
+        # Spark speculates on another *host* only; one machine can have two names.
+        for host in ("127.0.0.1", "localhost"):
+            standalone.add_worker(host)
         spark = pen.session(
-            master,
+            standalone.master,
             spark_ui_enabled="false",
             spark_executor_memory="600m",
             spark_speculation="true",
@@ -153,51 +156,6 @@ def finish_numbering(spark, folder: Path, *, process, table: str = "shop.rows", 
         folder / checkpoint, parallelism=PARALLELISM, epoch=epoch, trigger="available_now"
     )
     query.await_termination()
-
-
-@contextmanager
-def _standalone() -> Iterator[str]:
-    """A master and two workers. Spark speculates on another *host* only; one machine can have two names."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    master = f"spark://127.0.0.1:{port}"
-    processes = [_daemon("master.Master", "--host", "127.0.0.1", "--port", str(port))]
-    try:
-        _await_port(port)
-        worker = ("worker.Worker", "--cores", "1", "--memory", "1g", master)
-        processes += [_daemon(*worker, "--host", host) for host in ("127.0.0.1", "localhost")]
-        yield master
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-
-
-def _daemon(name: str, *arguments: str) -> subprocess.Popen[bytes]:
-    import pyspark
-
-    home = Path(pyspark.__file__).parent
-    settings = {
-        "SPARK_HOME": str(home),
-        "SPARK_WORKER_DIR": os.environ["SPARK_LOCAL_DIRS"],
-        "SPARK_DAEMON_MEMORY": "256m",
-    }
-    command = [str(home / "bin" / "spark-class"), f"org.apache.spark.deploy.{name}", "--webui-port", "0", *arguments]
-    return subprocess.Popen(command, env={**os.environ, **settings}, stderr=subprocess.DEVNULL)
-
-
-def _await_port(port: int) -> None:
-    """Before the master listens, workers and drivers try in vain and then wait for long."""
-    deadline = time.monotonic() + 60
-    while True:
-        try:
-            socket.create_connection(("127.0.0.1", port)).close()
-        except ConnectionRefusedError:
-            assert time.monotonic() < deadline, "no master"
-            time.sleep(0.05)
-        else:
-            return
 
 
 # -- for the parent ----------------------------------------------------------------------------------------------------

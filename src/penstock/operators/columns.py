@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from penstock.errors import PipelineError
 from penstock.hashing import why_unsupported
+from penstock.text import did_you_mean
 
 
 def describe(schema: pa.Schema) -> str:
@@ -26,7 +27,9 @@ def require_column(operator: str, schema: pa.Schema, name: str, wanted_by: str) 
     found = schema.get_all_field_indices(name)
     if len(found) == 1:
         return schema.field(found[0])
-    seen = f"{wanted_by} needs the column {name!r}, which is " + ("not there" if not found else "there more than once")
+    seen = f"{wanted_by} needs the column {name!r}, which is " + (
+        "there more than once" if found else f"not there{did_you_mean(name, schema.names)}"
+    )
     raise PipelineError(
         f"{operator}: {seen}",
         cause="a misspelled name, or a step before that renames or drops the column",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from contextlib import suppress
 
 from pyspark.sql import SparkSession
@@ -10,11 +12,14 @@ from penstock.engine.cluster import JobCancelled, JobFailed, StageJob
 from penstock.errors import PenstockError
 from penstock.protocol.report import SubtaskReport
 from penstock.spark.activity import activity_of
-from penstock.spark.failures import brief, is_cancellation, jvm_calls
-from penstock.spark.pools import in_pool, pool_of
+from penstock.spark.failures import brief, diagnosed, is_cancellation, jvm_calls
+from penstock.spark.pools import POOL, pool_of
 from penstock.spark.stage_job.jobs import StageJobs
 from penstock.spark.stage_job.run import JobRunner
 from penstock.store.base import Store
+
+SLOTS_HOLD_S = 1.0
+"""Executors come and go, but a question to the JVM for each stage of each epoch is too many."""
 
 
 class SparkCluster:
@@ -27,11 +32,16 @@ class SparkCluster:
         self._pool = pool_of(self._context, store)
         self._runner = JobRunner(spark, self._group, store)
         self._handed_over: int | None = None
+        self._pooled_thread: int | None = None
+        self._slots, self._slots_until_s = 0, 0.0
 
     @property
     def slots(self) -> int:
-        with jvm_calls(self._context):
-            return int(self._context.defaultParallelism)
+        if time.monotonic() >= self._slots_until_s:
+            with jvm_calls(self._context):
+                self._slots = int(self._context.defaultParallelism)
+            self._slots_until_s = time.monotonic() + SLOTS_HOLD_S
+        return self._slots
 
     def handed_over(self) -> int | None:
         return self._handed_over
@@ -42,15 +52,23 @@ class SparkCluster:
         try:
             with jvm_calls(self._context):
                 self._context.setJobGroup(self._group, f"{self._name}: {what}", interruptOnCancel=True)
-                with in_pool(self._context, self._pool):
-                    result = self._runner.run(spec, job)
+                self._enter_pool()
+                result = self._runner.run(spec, job)
         except PenstockError:
             raise
         except Exception as error:
+            if (for_good := diagnosed(error)) is not None:
+                raise for_good from error
             kind = JobCancelled if is_cancellation(error) else JobFailed
             raise kind(f"{what}: {brief(error)}") from error
         self._handed_over = result.handed_over
         return result.reports
+
+    def _enter_pool(self) -> None:
+        """Once: the thread of a query's jobs does nothing else."""
+        if self._pooled_thread != threading.get_ident():
+            self._context.setLocalProperty(POOL, self._pool)
+            self._pooled_thread = threading.get_ident()
 
     def cancel(self) -> None:
         with suppress(Exception):  # the thread that waits for the job hears from Spark itself what is wrong with it

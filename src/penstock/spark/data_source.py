@@ -29,9 +29,10 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from penstock.errors import ConfigError, MissingFile
+from penstock.errors import ConfigError, MissingFile, NoSuchCheckpoint
 from penstock.observe.tables.data import KEY_GROUP, FlightRows, StateRows, key_arrays
-from penstock.observe.tables.opened import OpenFolder, lost, only_edge
+from penstock.observe.tables.holding import Holding
+from penstock.observe.tables.opened import OpenFolder, holding, lost, only_edge
 from penstock.observe.tables.scan import Scan
 from penstock.observe.tables.shapes import state_table
 from penstock.observe.tables.state_scan import StateScan, sections
@@ -147,13 +148,10 @@ class CheckpointSource(DataSource):
         return from_arrow_schema(_spark_schema(self._rows(asked).schema))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        del schema
         asked = _Asked.of(self.options, self.home)
         if asked.table not in ("state", "in_flight"):
             return ListReader(asked)
-        self._rows(asked)
-        assert self._manifest is not None
-        return (StateReader if asked.table == "state" else FlightReader)(asked, self._manifest)
+        return (StateReader if asked.table == "state" else FlightReader)(asked, self._held(asked, schema))
 
     def _rows(self, asked: _Asked) -> StateRows | FlightRows:
         """The first look decides for a checkpoint; a later one, in another process, takes the same."""
@@ -162,6 +160,27 @@ class CheckpointSource(DataSource):
             self._manifest, rows = folder.attempt(lambda manifest: _trimmed(asked, manifest))
             return rows
         return _rows_of(asked, self._manifest)
+
+    def _held(self, asked: _Asked, schema: StructType) -> bytes:
+        """The manifest for the tasks. Spark does not say when they are done, so nobody releases this lease: it bridges
+        the time until the tasks have theirs. A DataFrame that is older than its checkpoint goes on with the newest."""
+        if self._manifest is None:
+            self._rows(asked)
+        assert self._manifest is not None
+        manifest = decode_manifest(self._manifest)
+        assert isinstance(manifest, Manifest)
+        store = open_store(asked.folder)
+        try:
+            Holding(store, manifest.checkpoint)
+            _rows_of(asked, self._manifest)
+        except (NoSuchCheckpoint, MissingFile) as error:
+            if asked.checkpoint is not None:
+                raise lost(manifest, error) from error
+            data, newer = OpenFolder(store).attempt(lambda newest: _held_part(asked, newest))
+            if from_arrow_schema(_spark_schema(newer.schema)) != schema:
+                raise lost(manifest, error) from error
+            return data
+        return self._manifest
 
 
 def _trimmed(asked: _Asked, manifest: Manifest) -> tuple[bytes, StateRows | FlightRows]:
@@ -179,6 +198,11 @@ def _trimmed(asked: _Asked, manifest: Manifest) -> tuple[bytes, StateRows | Flig
     rows = _rows_of(asked, data)
     _ = rows.schema
     return data, rows
+
+
+def _held_part(asked: _Asked, manifest: Manifest) -> tuple[bytes, StateRows | FlightRows]:
+    Holding(open_store(asked.folder), manifest.checkpoint)
+    return _trimmed(asked, manifest)
 
 
 def _rows_of(asked: _Asked, data: bytes) -> StateRows | FlightRows:
@@ -208,6 +232,9 @@ class ListReader(DataSourceReader):
 
     def __init__(self, asked: _Asked) -> None:
         self._asked = asked
+
+    def partitions(self) -> list[InputPartition]:
+        return [InputPartition(None)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         del partition
@@ -316,12 +343,12 @@ class FlightReader(_Pruned):
 def _for_spark(rows: StateRows | FlightRows, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     schema = _spark_schema(rows.schema)
     try:
-        for batch in batches:
+        for batch in holding(rows.store, rows.manifest, batches):
             if batch.schema.types != schema.types:
                 batch = batch.cast(schema)  # noqa: PLW2901 - the same rows
             for begin in range(0, batch.num_rows, _BATCH_ROWS):
                 yield batch.slice(begin, _BATCH_ROWS)
-    except MissingFile as error:
+    except (MissingFile, NoSuchCheckpoint) as error:
         raise lost(rows.manifest, error) from error
 
 

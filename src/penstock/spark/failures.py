@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -10,7 +11,7 @@ from py4j.protocol import Py4JNetworkError
 from pyspark import SparkContext
 
 from penstock.engine.feed import SourceCancelled, SourceContended
-from penstock.errors import PenstockError, StageFailed, storage_failed
+from penstock.errors import PenstockError, SourceLostRecords, SparkSetupError, StageFailed, storage_failed
 from penstock.spark.quirks.stopped import is_stopped
 
 NO_SPACE = "No space left on device"
@@ -18,6 +19,13 @@ NO_SPACE = "No space left on device"
 CONTENDED = ("Multiple streaming jobs detected", "Multiple streaming queries are concurrently using")
 CANCELLED = "SPARK_JOB_CANCELLED"
 _UNREACHABLE = (ConnectionError, Py4JNetworkError)
+# The general text of Spark's error class KAFKA_DATA_LOSS, which is not always named, then the reason with partition and
+# offsets.
+_KAFKA_LOSS = re.compile(
+    r"data may have been lost because they are not available in Kafka.*?Reason:\s*(.*?)\s*(?:SQLSTATE|\n\s*at |\Z)",
+    re.DOTALL,
+)
+_NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
 
 
 @contextmanager
@@ -66,6 +74,28 @@ def brief(error: BaseException) -> str:
     return line.rpartition("most recent failure: ")[2][:500]
 
 
+def diagnosed(error: BaseException) -> PenstockError | None:
+    """The failure that another attempt cannot repair, where Spark's words tell it; None for all others."""
+    text = str(error)
+    if lost := _KAFKA_LOSS.search(text):
+        return SourceLostRecords(
+            " ".join(lost[1].split()),
+            cause="Kafka's retention deleted records before they were read, or the topic was deleted and made anew",
+            next_step='read on without them with .option("failOnDataLoss", "false"), which counts them in events of'
+            " the kind SourceLost; and give the topic a longer retention.ms",
+        )
+    if missing := _NO_MODULE.search(text):
+        package = missing[1].partition(".")[0]
+        return SparkSetupError(
+            f"Python workers find no module named {missing[1]!r}",
+            cause="the driver has it, and the Python of the executors has not",
+            next_step=f"install the package there ({package}), send it along with --py-files or --archives, or let"
+            " PYSPARK_PYTHON name a Python that has it; penstock doctor tells what executors have",
+            module=missing[1],
+        )
+    return None
+
+
 def explained(error: BaseException, context: SparkContext | None = None) -> BaseException:
     """What to show of an error of Structured Streaming: its own words where they say enough."""
     if context is not None and is_stopped(context):
@@ -76,7 +106,9 @@ def explained(error: BaseException, context: SparkContext | None = None) -> Base
         return SourceContended(str(error).partition("\n")[0])
     if is_cancellation(error):
         return SourceCancelled(str(error).partition("\n")[0])
-    return _jvm_gone() if isinstance(error, _UNREACHABLE) else error
+    if isinstance(error, _UNREACHABLE):
+        return _jvm_gone()
+    return diagnosed(error) or error
 
 
 def _jvm_gone() -> StageFailed:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -13,22 +12,32 @@ from typing import NoReturn
 from pyspark import SparkContext
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from penstock.engine.cluster import OfferedBatch
 from penstock.engine.feed import Demand, SourceFigures, SourceStopped
-from penstock.engine.sourcelog import all_committed, rewind_source
+from penstock.engine.naming import Logged, Naming, Placed
+from penstock.engine.sourcelog import all_committed, has_entries, read_tail, rewind_source
 from penstock.errors import MissingFile
 from penstock.protocol.ids import BatchId
 from penstock.protocol.layout import SOURCE, SOURCE_METADATA, offsets_path
+from penstock.protocol.manifest import SourcePosition
 from penstock.protocol.silence import SourceState
+from penstock.protocol.sourcelog import digest
+from penstock.protocol.sourceloss import SourceLoss
 from penstock.spark.failures import explained, session_stopped
 from penstock.spark.pools import in_pool, pool_of
+from penstock.spark.quirks.exchangecounts import executed_stream_plan
 from penstock.spark.quirks.hadoop import connector, hadoop_url
 from penstock.spark.quirks.interruption import end_interrupted
+from penstock.spark.quirks.kafkaframes import reads_kafka
+from penstock.spark.quirks.kafkaloss import losses_of
 from penstock.spark.quirks.logfiles import QuickLogFiles
 from penstock.spark.quirks.outliving import await_end
 from penstock.spark.quirks.querynames import start_named
+from penstock.spark.quirks.quietend import QuietEnd
 from penstock.spark.quirks.quietstop import stop_quietly
+from penstock.spark.quirks.sourcenames import names_in_log, with_names
 from penstock.spark.quirks.sourcestatus import state_of
 from penstock.spark.quirks.stopped import is_stopped
 from penstock.spark.sourceprogress import source_figures
@@ -47,6 +56,7 @@ class _Reading:
     stopping: threading.Event = field(default_factory=threading.Event)
     parked: threading.Event = field(default_factory=threading.Event)
     """Its handler has a micro-batch that the loop does not take, and waits for the end."""
+    quiet_end: QuietEnd | None = None
 
 
 class SparkFeed:
@@ -60,14 +70,18 @@ class SparkFeed:
         store: Store,
         trigger: str | float | None,
         name: str,
+        naming: Naming | None = None,
     ) -> None:
         self._jobs, self._frames, self._store, self._trigger, self._name = jobs, frames, store, trigger, name
+        self.naming = naming or Placed("")
         self._context = frames[0].sparkSession.sparkContext
         self._pool = pool_of(self._context, store)
         self._reading: _Reading | None = None
         self._id: str | None = None
         self._lock = threading.Lock()
         self._stopped = False
+        self._tell_loss: Callable[[SourceLoss], None] | None = None
+        self._reads_kafka = any(reads_kafka(frame) for frame in frames)
 
     def start(
         self,
@@ -135,6 +149,17 @@ class SparkFeed:
             return source_figures(reading.query.lastProgress)
         return []
 
+    def tell_losses(self, tell: Callable[[SourceLoss], None]) -> None:
+        self._tell_loss = tell
+
+    def _look_for_losses(self) -> None:
+        """In the plan of the micro-batch that has just been processed."""
+        if not self._reads_kafka or self._tell_loss is None:
+            return
+        with suppress(Exception):  # the JVM may be gone: the feed's own thread tells that
+            for loss in losses_of(executed_stream_plan(self._frames[0].sparkSession, self._query_id())):
+                self._tell_loss(loss)
+
     def _read(self, offer: Callable[[OfferedBatch], None], demand: Demand) -> _Reading | None:
         """Starts a streaming query; None once the feed was stopped."""
         with self._lock:
@@ -146,7 +171,7 @@ class SparkFeed:
     def _started(self, offer: Callable[[OfferedBatch], None], demand: Demand) -> _Reading:
         log_files = QuickLogFiles(self._frames[0].sparkSession)
         plan = self._jobs.planned(demand)
-        rows = self._jobs.rows_of(self._frames)
+        rows = self._rows(demand.source_names)
         settings = settings_for(rows.schema)
         configured = False
         in_hand = threading.Event()
@@ -177,6 +202,7 @@ class SparkFeed:
                 offer(batch)
             except Exception:
                 self._await_stop()
+            self._look_for_losses()
 
         writer = plan.applied_to(rows).writeStream.foreachBatch(handle)
         writer = writer.option("checkpointLocation", f"{hadoop_url(self._store.url)}/{SOURCE}")
@@ -190,12 +216,17 @@ class SparkFeed:
         if self._store.url.startswith("file:"):  # elsewhere a rename may be a copy: Spark and the user decide
             log_files.choose()
         try:
-            with connector(self._store.url), in_pool(self._context, self._pool):
-                query = start_named(writer, self._name, self._frames[0].sparkSession)
-                return _Reading(query, log_files, in_hand)
+            query = self._start(writer, named=demand.source_names is not None)
+            return _Reading(query, log_files, in_hand, quiet_end=QuietEnd(self._context, query))
         except BaseException:
             log_files.restore()
             raise
+
+    def _start(self, writer: DataStreamWriter, *, named: bool) -> StreamingQuery:
+        session = self._frames[0].sparkSession
+        naming = names_in_log(session, new_log=named and not has_entries(self._store))
+        with connector(self._store.url), in_pool(self._context, self._pool), naming:
+            return start_named(writer, self._name, session)
 
     def _end_here(self) -> NoReturn:
         """Ends the streaming query before this micro-batch; Spark hands the same one over again in the next query."""
@@ -214,13 +245,16 @@ class SparkFeed:
         reading.stopping.wait()
         end_interrupted(self._context)
 
-    @property
-    def names_sources(self) -> bool:
-        return False
+    def _rows(self, names: Mapping[str, Sequence[str]] | None) -> DataFrame:
+        """The rows of all sources, whose readers have names where Spark's log is to have them."""
+        if names is None:
+            return self._jobs.rows_of(self._frames)
+        assert isinstance(self.naming, Logged), "only what can be named has names"
+        named = zip(self._frames, self.naming.counts, strict=True)
+        return self._jobs.rows_of([with_names(frame, names[source]) for frame, source in named])
 
     def remembers(self, batch_id: BatchId, offsets_digest: str | None) -> bool:
-        found = self._offsets_digest(batch_id)
-        return found is not None and offsets_digest in (None, found)
+        return read_tail(self._store, SourcePosition(batch_id=batch_id, offsets_digest=offsets_digest)) is not None
 
     def rewind(self, batch_id: BatchId | None) -> None:
         rewind_source(self._store, batch_id)
@@ -228,7 +262,7 @@ class SparkFeed:
     def _offsets_digest(self, batch_id: BatchId) -> str | None:
         """Spark writes a batch's offsets before it hands the batch over, and replays it from the same file."""
         try:
-            return hashlib.sha256(self._store.read(offsets_path(batch_id))).hexdigest()[:32]
+            return digest(self._store.read(offsets_path(batch_id)))
         except MissingFile:
             return None
 
@@ -252,6 +286,8 @@ def _await_end(reading: _Reading, context: SparkContext) -> None:
     finally:
         with suppress(Exception):  # the JVM may be gone; waiting threads must still learn of the end
             reading.log_files.restore()
+        if reading.quiet_end is not None:
+            reading.quiet_end.restore()
 
 
 def _configure(frame: DataFrame, settings: Mapping[str, str]) -> None:

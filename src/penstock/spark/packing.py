@@ -22,8 +22,15 @@ def _require(part: object, what: str) -> None:
     try:
         cloudpickle.dumps(part)  # type: ignore[no-untyped-call]
     except Exception as error:
+        said = text_of(error).partition("\n")[0]
+        cause = "its code holds something that belongs to this process: a connection, a lock, an open file"
+        next_step = "open it in open() of a class, or inside the function, so that each worker has its own"
+        if any(word in said for word in ("SparkContext", "SparkSession", "CONTEXT_ONLY_VALID_ON_DRIVER", "py4j")):
+            cause = "its code uses the SparkSession or a DataFrame, which live in the driver alone"
+            next_step = (
+                "compute with Spark before pen.read; take small tables into a dict first"
+                " ({row.id: row.name for row in frame.collect()}), or connect a broadcast stream"
+            )
         raise PipelineError(
-            f"{what} cannot be sent to the workers: {type(error).__name__}: {text_of(error)}",
-            cause="its code holds something that belongs to this process: a connection, a lock, an open file",
-            next_step="open it in open() of a class, or inside the function, so that each worker has its own",
-        ) from error
+            f"{what} cannot be sent to the workers: {type(error).__name__}: {said}", cause=cause, next_step=next_step
+        ) from None

@@ -1,7 +1,8 @@
 """Several queries in one application share its slots fairly: each has a scheduler pool of its own.
 
-A pool counts only where the application was started with ``spark.scheduler.mode=FAIR``. There all pools get the same
-share. A program that sets ``spark.scheduler.pool`` before it starts a query chooses the pool itself.
+A pool counts only where the application was started with ``spark.scheduler.mode=FAIR``, as `pen.session` does. There
+all pools get the same share. A program that sets ``spark.scheduler.pool`` before it starts a query chooses the pool
+itself.
 """
 
 from __future__ import annotations

@@ -6,12 +6,12 @@ from typing import TypeAlias
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
-from pyspark.sql.pandas.types import to_arrow_schema, to_arrow_type
 from pyspark.sql.types import DataType, StringType, StructType
 
 from penstock.errors import PipelineError
 from penstock.hashing import COLLATION
 from penstock.spark.ddl import parse
+from penstock.spark.quirks.arrowtypes import arrow_schema_of, arrow_type_of
 
 SchemaLike: TypeAlias = str | pa.Schema | StructType
 
@@ -37,7 +37,7 @@ def arrow_type(text: str | pa.DataType | DataType) -> pa.DataType:
     """An Arrow type from a Spark type name such as ``"bigint"``."""
     if isinstance(text, pa.DataType):
         return text
-    return to_arrow_type(_parse(text) if isinstance(text, str) else text, timezone="UTC")
+    return arrow_type_of(_parse(text) if isinstance(text, str) else text)
 
 
 def frame_schema(frame: DataFrame) -> pa.Schema:
@@ -46,7 +46,7 @@ def frame_schema(frame: DataFrame) -> pa.Schema:
 
 
 def _to_arrow(struct: StructType) -> pa.Schema:
-    schema = to_arrow_schema(struct, timezone="UTC", prefers_large_types=False)
+    schema = arrow_schema_of(struct)
     for index, column in enumerate(struct):
         if isinstance(column.dataType, StringType) and column.dataType != StringType():
             collation = {COLLATION: column.dataType.collation}

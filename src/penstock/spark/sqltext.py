@@ -9,6 +9,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from penstock.errors import PipelineError
+from penstock.spark.quirks.querylogs import without_query_logs
 from penstock.spark.quirks.sqlplans import is_deterministic, root_of
 
 
@@ -43,7 +44,8 @@ def with_column(frame: DataFrame, name: str, expression: str) -> DataFrame:
 def _plain(frame: DataFrame, what: str, make: Callable[[], DataFrame]) -> DataFrame:
     """What `make` gives, if it computes rows from single rows, the same ones each time."""
     try:
-        made = make()
+        with without_query_logs():
+            made = make()
     except PySparkException as error:
         raise PipelineError(
             f"{what}: {_first_line(error)}",

@@ -16,7 +16,7 @@ import penstock as pen
 from penstock.display import record_of, whole_record
 from penstock.errors import OperatorFailed, SubtaskFailed
 from penstock.sinks.paimon.files import groups_of
-from penstock.sinks.paimon.rowkind import row_kinds
+from penstock.sinks.rowkind import row_kinds
 from penstock.testing import Harness, stream_of
 
 TEXTS = [b"caf\xc3\xa9", b"caf\xe9", b"", b"\xff\xfe", b"\xed\xa0\x80"]

@@ -12,7 +12,8 @@ from pyspark import cloudpickle
 from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, LessThan
 
 import penstock as pen
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, MissingFile
+from penstock.protocol.layout import manifest_path
 from penstock.spark.data_source import CheckpointSource
 from penstock.store import LocalStore
 from penstock.testing import Harness
@@ -76,6 +77,42 @@ def test_filters_on_keys_and_key_groups_leave_the_rest_unread(tmp_path: Path) ->
     )
     assert bag(some) == bag([row for row in whole if 4 <= row["_key_group"] < 9])
     assert read({"path": folder, "operator": "it", "key": "3", "columns": "user"}) == [{"user": 3}]
+
+
+@pytest.mark.parametrize("options", [{"operator": "it"}, {"edge": "source-to-it"}])
+def test_a_frame_whose_checkpoint_is_gone_goes_on_with_the_newest(tmp_path: Path, options: dict[str, str]) -> None:
+    """Between `load` and the action the query went on and deleted the files."""
+    harness = Harness(CASES["batch_process"].make(), steps=1)
+    harness.feed([{"user": n % 5} for n in range(4000)])
+    store = LocalStore(tmp_path)
+    copy_new(harness, store)
+    source = CheckpointSource({"path": str(tmp_path), **options})
+    named = CheckpointSource(
+        {"path": str(tmp_path), **options, "checkpoint": str(pen.open(tmp_path).manifest.checkpoint)}
+    )
+    schema = source.schema()
+    named.schema()
+    before = set(pen.open(tmp_path).manifest.files())
+    manifest = manifest_path(pen.open(tmp_path).manifest.checkpoint)
+    for _ in range(3):
+        harness.feed([{"user": n % 5} for n in range(4000)])
+    copy_new(harness, store)
+    gone = before - pen.open(tmp_path).manifest.files()
+    assert gone
+    store.delete([manifest, *gone])
+    reader = moved(source).reader(schema)
+    found = [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
+    look = pen.open(tmp_path)
+    expected = look.state("it") if "operator" in options else look.in_flight()
+    assert bag(found) == bag(expected.to_pylist())
+    with pytest.raises(MissingFile, match="load"):
+        moved(named).reader(schema)
+
+
+def copy_new(harness: Harness, store: LocalStore) -> None:
+    for entry in harness._store.list(""):
+        if not store.exists(entry.path):
+            store.create(entry.path, harness._store.read(entry.path))
 
 
 def test_paths_are_relative_to_where_python_was(tmp_path: Path) -> None:

@@ -105,7 +105,11 @@ def frame_of(batch: pa.RecordBatch, *rest: Any) -> pd.DataFrame:
 
 
 def test_a_data_frame_is_refused_with_the_way_to_make_a_batch_of_it() -> None:
-    batches = (stream_of(SCHEMA).map_batches(frame_of), stream_of(SCHEMA).map_batches(lambda b: [frame_of(b)]))
+    with pytest.raises(PipelineError, match="got DataFrame") as told:
+        stream_of(SCHEMA).map_batches(frame_of)
+    assert "pa.RecordBatch.from_pandas(frame, preserve_index=False)" in told.value.next_step
+    rows = stream_of(SCHEMA)
+    batches = (rows.map_batches(frame_of, SCHEMA), rows.map_batches(lambda b: [frame_of(b)], SCHEMA))
     for stream in (*batches, sliced(process=lambda self, *rest: frame_of(*rest))):
         with pytest.raises(OperatorFailed, match="got DataFrame") as caught:
             Harness(stream).feed([ROW])

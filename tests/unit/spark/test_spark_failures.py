@@ -6,8 +6,8 @@ import pytest
 from py4j.protocol import Py4JNetworkError
 
 from penstock.engine.feed import SourceContended
-from penstock.errors import StageFailed, StorageFailed
-from penstock.spark.failures import explained, jvm_calls
+from penstock.errors import SourceLostRecords, SparkSetupError, StageFailed, StorageFailed
+from penstock.spark.failures import diagnosed, explained, jvm_calls
 
 
 @pytest.mark.parametrize(
@@ -44,3 +44,47 @@ def test_other_failures_keep_their_own_words() -> None:
     assert explained(error) is error
     with pytest.raises(RuntimeError, match="division"), jvm_calls():
         raise error
+
+
+KAFKA_LOSS = """An error occurred while calling o74.collectToPython.
+: org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 1.0 failed 4 times, most recent \
+failure: Lost task 0.3 in stage 1.0 (TID 3) (host executor driver): org.apache.spark.sql.kafka010.KafkaException: \
+[KAFKA_DATA_LOSS.COULD_NOT_READ_OFFSET_RANGE] Some data may have been lost because they are not available in Kafka any \
+more;
+either the data was aged out by Kafka or the topic may have been deleted before all the data in the
+topic was processed.
+If you don't want your streaming query to fail on such cases, set the source option failOnDataLoss to false.
+Reason:
+Could not read records in offset [120, 480) for topic partition orders-3
+with consumer group spark-kafka-source. SQLSTATE: 22000
+\tat org.apache.spark.sql.kafka010.KafkaExceptions$.couldNotReadOffsetRange(KafkaExceptions.scala:200)"""
+
+
+KAFKA_LOSS_OF_STREAM = (
+    "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: "
+    + KAFKA_LOSS.partition("OFFSET_RANGE] ")[2].partition("\tat ")[0]
+)
+
+
+@pytest.mark.parametrize("text", [KAFKA_LOSS, KAFKA_LOSS_OF_STREAM])
+def test_records_that_kafka_has_deleted_are_told_with_partition_and_offsets(text: str) -> None:
+    """Whether a job or Structured Streaming finds out; nothing is tried again."""
+    error = explained(RuntimeError(text))
+    assert isinstance(error, SourceLostRecords)
+    assert "offset [120, 480) for topic partition orders-3" in str(error)
+    assert "failOnDataLoss" in error.next_step
+    assert "KafkaExceptions.scala" not in str(error)
+
+
+def test_a_module_that_workers_lack_is_named() -> None:
+    text = (
+        "Traceback (most recent call last):\n  ...\nModuleNotFoundError: No module named 'geo.shapes'\n\tat org.apache"
+    )
+    error = diagnosed(RuntimeError(text))
+    assert isinstance(error, SparkSetupError)
+    assert "'geo.shapes'" in error.seen
+    assert "install the package there (geo)" in error.next_step
+
+
+def test_what_another_attempt_may_repair_is_not_called_final() -> None:
+    assert diagnosed(RuntimeError("Lost task 0.3 in stage 1.0: ExecutorLostFailure")) is None

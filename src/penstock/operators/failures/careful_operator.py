@@ -11,9 +11,9 @@ from penstock.operators.failures.deadletters import Letters
 from penstock.records import Due, Emitted, Records, Time
 
 
-def careful(operator: Operator, letters: Letters | None) -> Operator:
-    """The operator itself, unless it has dead letters."""
-    return operator if letters is None else CarefulOperator(operator, letters)
+def careful(operator: Operator, letters: Letters | None, *, told_elsewhere: frozenset[int] = frozenset()) -> Operator:
+    """The operator itself, unless it has dead letters. Another subtask writes those of the inputs `told_elsewhere`."""
+    return operator if letters is None else CarefulOperator(operator, letters, told_elsewhere)
 
 
 class CarefulOperator:
@@ -22,11 +22,12 @@ class CarefulOperator:
     A part that fails changes no state, so failing rows leave no trace in it.
     """
 
-    def __init__(self, operator: Operator, letters: Letters) -> None:
-        self._operator, self._letters = operator, letters
+    def __init__(self, operator: Operator, letters: Letters, told_elsewhere: frozenset[int]) -> None:
+        self._operator, self._letters, self._told_elsewhere = operator, letters, told_elsewhere
 
     def process(self, records: Records) -> Iterator[Emitted]:
-        self._letters.tried += records.rows
+        told = records.port not in self._told_elsewhere
+        self._letters.tried += records.rows if told else 0
         waiting = [records]
         while waiting:
             part = waiting.pop()
@@ -36,7 +37,7 @@ class CarefulOperator:
                 if part.rows > 1:
                     middle = part.rows // 2
                     waiting += [part.slice(middle), part.slice(0, middle)]
-                else:
+                elif told:
                     self._letters.add(part.batch, 0, _cause(failure))
             else:
                 yield from emitted

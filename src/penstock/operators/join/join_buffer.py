@@ -20,7 +20,7 @@ from penstock.protocol.keygroups import groups_of, order_bits
 from penstock.records import StateSchema
 from penstock.state.keyed import KeyedState
 from penstock.state.keys import Flags, Rows
-from penstock.state.ranges import Entries, Spans
+from penstock.state.ranges import Entries, KeySpans
 from penstock.state.runs import Orders
 
 TIME, ID, HASH, MATCHED = (f"__penstock_{part}" for part in ("time", "id", "hash", "matched"))
@@ -132,6 +132,9 @@ class JoinBuffer:
     def next_deadline(self, done: Numbers) -> int | None:
         return None if self._line is None else self._line.next_after(done)
 
+    def last_deadline(self) -> int | None:
+        return None if self._line is None else self._line.last()
+
     def _put(self, new: Buffered) -> None:
         keyed = _unnamed([*new.keys.columns, pa.array(new.times), pa.array(new.ids)])
         columns = [pa.array(new.hashes), pa.array(new.matched), *new.rows.columns]
@@ -152,17 +155,12 @@ class JoinBuffer:
         )
 
     def _slots(self, times: Numbers) -> Words:
-        """Slots of time, shifted to their place in an order. Numbers repeat after 65,536 slots."""
-        slots = ((times >> self._shift) & np.int64((1 << _SLOT_BITS) - 1)).view(np.uint64)
-        placed: Words = slots << np.uint64(_LOW_BITS)
-        return placed
+        return _slots_of(times, int(self._shift))
 
     def _places(self, hashes: Numbers, times: Numbers, ids: Numbers) -> Numbers:
-        low = np.mod(ids, (1 << _LOW_BITS) - 2 * _LOW_MARGIN) + _LOW_MARGIN
-        base = ((hashes.view(np.uint64) & _KEY_MASK) | self._slots(times) | low.view(np.uint64)).view(np.int64)
-        return base - groups_of(base, self._max_parallelism) + groups_of(hashes, self._max_parallelism)
+        return places_in_buffer(hashes, times, ids, int(self._shift), self._max_parallelism)
 
-    def _spans(self, hashes: Numbers, firsts: Numbers, lasts: Numbers) -> Spans:
+    def _spans(self, hashes: Numbers, firsts: Numbers, lasts: Numbers) -> KeySpans:
         groups = groups_of(hashes, self._max_parallelism)
         bits = np.uint64(order_bits(self._max_parallelism))
         high = groups.view(np.uint64) << (np.uint64(64) - bits) if bits else np.zeros(len(hashes), np.uint64)
@@ -177,12 +175,26 @@ class JoinBuffer:
         return _apart(high | ((keys | begin) >> bits), high | ((keys | end | low) >> bits))
 
 
-def _apart(firsts: Orders, lasts: Orders) -> Spans:
+def _slots_of(times: Numbers, shift: int) -> Words:
+    """Slots of time, shifted to their place in an order. Numbers repeat after 65,536 slots."""
+    slots = ((times >> np.int64(shift)) & np.int64((1 << _SLOT_BITS) - 1)).view(np.uint64)
+    placed: Words = slots << np.uint64(_LOW_BITS)
+    return placed
+
+
+def places_in_buffer(hashes: Numbers, times: Numbers, ids: Numbers, shift: int, max_parallelism: int) -> Numbers:
+    """Hashes for the state, which order the rows of a key by time."""
+    low = np.mod(ids, (1 << _LOW_BITS) - 2 * _LOW_MARGIN) + _LOW_MARGIN
+    base = ((hashes.view(np.uint64) & _KEY_MASK) | _slots_of(times, shift) | low.view(np.uint64)).view(np.int64)
+    return base - groups_of(base, max_parallelism) + groups_of(hashes, max_parallelism)
+
+
+def _apart(firsts: Orders, lasts: Orders) -> KeySpans:
     """Spans in order, those that overlap joined."""
     order = np.argsort(firsts, kind="stable")
     firsts, lasts = firsts[order], np.maximum.accumulate(lasts[order])
     begins = np.flatnonzero(np.append(True, firsts[1:] > lasts[:-1]))
-    return Spans(firsts[begins], np.append(lasts[begins[1:] - 1], lasts[-1:]))
+    return KeySpans(firsts[begins], np.append(lasts[begins[1:] - 1], lasts[-1:]))
 
 
 def _unnamed(columns: list[pa.Array]) -> pa.RecordBatch:

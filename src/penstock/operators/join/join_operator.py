@@ -14,6 +14,7 @@ from penstock.operators.base import OperatorContext
 from penstock.operators.columns import micros
 from penstock.operators.grouping import group_rows
 from penstock.operators.join.join_buffer import Buffered, JoinBuffer
+from penstock.protocol.eventtime import highest
 from penstock.records import NO_WATERMARK, Due, Emitted, Records, Side, Time
 from penstock.state.keys import Rows, normalise
 
@@ -98,10 +99,14 @@ class JoinOperator:
         if self._time is None:
             return Due()
         if not self._all_emitted:
-            return Due(event_time=NO_WATERMARK + 1)
+            return Due(event_time=NO_WATERMARK + 1, last=self._last_deadline())
         watermarks = self._time.watermarks
         found = [buffer.next_deadline(watermarks) for buffer in self._buffers]
-        return Due(event_time=min((moment for moment in found if moment is not None), default=None))
+        earliest = min((moment for moment in found if moment is not None), default=None)
+        return Due(event_time=earliest, last=self._last_deadline())
+
+    def _last_deadline(self) -> int | None:
+        return highest(buffer.last_deadline() for buffer in self._buffers)
 
     def counters(self) -> Mapping[str, int]:
         return {"late": self._late}

@@ -103,4 +103,5 @@ class SliceProcess(KeyedSpec, CarefulSpec):
         return {MAIN_STATE: StateSchema(keys, state_schema(self.fields), may_grow=True)}
 
     def build(self, context: OperatorContext) -> Operator:
-        return careful(SliceOperator(self, context), self.letters(self.name, context))
+        letters = self.letters(self.name, context)
+        return careful(SliceOperator(self, context, blames=letters is None), letters)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.hashing import hash_columns
 from penstock.operators.base import OperatorContext, OperatorDefaults
-from penstock.operators.failures.failing import BadOutput, operator_failed
+from penstock.operators.failures.failing import BadOutput, batch_failed, operator_failed
 from penstock.operators.grouping import group_rows
 from penstock.operators.process.process_operator import opened
 from penstock.operators.process.slice_state import Columns, Keys
@@ -19,15 +21,28 @@ from penstock.operators.values.lossless import cast_column
 from penstock.records import MAIN_STATE, Records
 from penstock.state.keys import normalise
 
+Hashes = npt.NDArray[np.int64]
+
 if TYPE_CHECKING:
     from penstock.operators.process.batch_process import SliceProcess
+
+
+class _Ran(NamedTuple):
+    """What user code made of a slice: output, and changed columns of state for its keys."""
+
+    keys: Keys
+    hashes: Hashes
+    stored: pa.RecordBatch | None
+    output: list[pa.RecordBatch]
+    changed: dict[StateField, pa.Array]
 
 
 class SliceOperator(OperatorDefaults):
     """One subtask attempt's instance of a `BatchProcess`."""
 
-    def __init__(self, spec: SliceProcess, context: OperatorContext) -> None:
-        self._spec, self._context = spec, context
+    def __init__(self, spec: SliceProcess, context: OperatorContext, *, blames: bool = True) -> None:
+        """`blames`: a failing slice is run again in parts, to find the record."""
+        self._spec, self._context, self._blames = spec, context, blames
         self._state = context.states.get(MAIN_STATE)
         self._call = opened(spec.name, spec.function).process
         self._now = 0
@@ -36,30 +51,39 @@ class SliceOperator(OperatorDefaults):
         if not records.rows:
             return iter(())
         self._now = 0 if records.time is None else records.time.now
+        try:
+            ran = self._run(records.batch, records.hashes)
+        except Exception as error:
+            if not self._blames:
+                raise operator_failed(self._spec.name, error, "") from error
+            raise batch_failed(self._spec.name, records.batch, self._run_again, error) from error
+        if ran.changed and ran.stored is not None and self._state is not None:
+            fields = self._spec.fields
+            columns = [ran.changed.get(field, alive(ran.stored, field, self._now)) for field in fields]
+            written = [np.full(ran.keys.count, field in ran.changed) for field in fields]
+            rows, empty = with_expiry(fields, ran.stored, columns, written, self._now)
+            values = pa.RecordBatch.from_arrays(rows, schema=ran.stored.schema)
+            self._state.update(ran.hashes, ran.keys.batch, values, empty)
+        return iter(ran.output)
+
+    def _run(self, batch: pa.RecordBatch, hashes: Hashes) -> _Ran:
+        """Calls user code; nothing is stored yet."""
         names = self._spec.keys
-        columns = [normalise(records.batch.column(name)) for name in names]
-        every = pa.RecordBatch.from_arrays(columns, list(names))
-        grouping = group_rows(records.hashes, every)
+        every = pa.RecordBatch.from_arrays([normalise(batch.column(name)) for name in names], list(names))
+        grouping = group_rows(hashes, every)
         keys = Keys(every.take(pa.array(grouping.firsts)), grouping.ids)
-        hashes = records.hashes[grouping.firsts]
-        stored = None if self._state is None else self._state.lookup(hashes, keys.batch).values
+        of_keys = hashes[grouping.firsts]
+        stored = None if self._state is None else self._state.lookup(of_keys, keys.batch).values
         state = Columns(
             {field.name: alive(stored, field, self._now) for field in self._spec.fields} if stored is not None else {}
         )
-        try:
-            returned = self._call(records.batch, keys, state)
-            output = [] if returned is None else fit_batches(returned, self._spec.output_schema, records.batch)
-            changed = {field: self._fitted(field, state, keys.count) for field in self._changed(state)}
-        except Exception as error:
-            raise operator_failed(self._spec.name, error, "") from error
-        if changed and stored is not None and self._state is not None:
-            fields = self._spec.fields
-            columns = [changed.get(field, alive(stored, field, self._now)) for field in fields]
-            written = [np.full(keys.count, field in changed) for field in fields]
-            rows, empty = with_expiry(fields, stored, columns, written, self._now)
-            values = pa.RecordBatch.from_arrays(rows, schema=stored.schema)
-            self._state.update(hashes, keys.batch, values, empty)
-        return iter(output)
+        returned = self._call(batch, keys, state)
+        output = [] if returned is None else fit_batches(returned, self._spec.output_schema, batch)
+        changed = {field: self._fitted(field, state, keys.count) for field in self._changed(state)}
+        return _Ran(keys, of_keys, stored, output, changed)
+
+    def _run_again(self, batch: pa.RecordBatch) -> _Ran:
+        return self._run(batch, hash_columns([batch.column(name) for name in self._spec.keys]))
 
     def finish(self) -> Iterator[pa.RecordBatch]:
         if self._state is not None and any(field.ttl_us is not None for field in self._spec.fields):

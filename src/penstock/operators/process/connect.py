@@ -11,8 +11,10 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from penstock.operators.base import Operator, OperatorContext, SpecDefaults
+from penstock.operators.base import Operator, OperatorContext
 from penstock.operators.columns import describe, key_schema, refuse_doubles
+from penstock.operators.failures.careful import CarefulSpec
+from penstock.operators.failures.careful_operator import careful
 from penstock.operators.process.broadcast_state import map_schema
 from penstock.operators.process.connect_operator import ConnectOperator
 from penstock.operators.process.declare import Declaration, Method, Resolve
@@ -83,7 +85,7 @@ class ConnectInput:
 
 
 @dataclass(frozen=True)
-class Connect(SpecDefaults):
+class Connect(CarefulSpec):
     """A `ConnectProcess` with its types resolved; use `declare` to make one."""
 
     name: str
@@ -97,8 +99,6 @@ class Connect(SpecDefaults):
     sides: Mapping[str, pa.Schema] = field(default_factory=dict)
     takes_timers: bool = False
     timed: bool = False
-    watermarks: bool = True
-    """Whether the inputs have watermarks, as in `CarefulSpec`."""
 
     @classmethod
     def declare(
@@ -161,7 +161,7 @@ class Connect(SpecDefaults):
 
     @property
     def side_outputs(self) -> Mapping[str, pa.Schema]:
-        return self.sides
+        return {**self.sides, **super().side_outputs}
 
     @property
     def emits_at_end(self) -> bool:
@@ -179,7 +179,9 @@ class Connect(SpecDefaults):
         )
 
     def build(self, context: OperatorContext) -> Operator:
-        return ConnectOperator(self, context)
+        # Every subtask gets every broadcast row; one of them tells about those that fail.
+        ports = frozenset(port for port, part in enumerate(self.inputs) if part.broadcast and context.subtask)
+        return careful(ConnectOperator(self, context), self.letters(self.name, context), told_elsewhere=ports)
 
 
 def _input_names(declared: Declaration, inputs: Sequence[ConnectInput]) -> tuple[str, ...]:

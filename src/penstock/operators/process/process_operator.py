@@ -212,11 +212,13 @@ class KeyedCode:
         if self._timers is None or self._time is None:
             return Due()
         if not self._all_fired:
-            return Due(event_time=NO_WATERMARK + 1, processing_time=self._time.now)
+            left = self._timers.lines[True].last()
+            return Due(event_time=NO_WATERMARK + 1, processing_time=self._time.now, last=left)
         now = np.full(len(self._groups), self._time.now, np.int64)
         return Due(
             event_time=self._timers.lines[True].next_after(self._time.watermarks),
             processing_time=self._timers.lines[False].next_after(now),
+            last=self._timers.lines[True].last(),
         )
 
     def _any_due(self, timers: Timers) -> bool:

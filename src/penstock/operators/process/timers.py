@@ -25,7 +25,7 @@ from penstock.protocol.keygroups import groups_of, order_bits, regrouped
 from penstock.records import NO_WATERMARK, StateSchema, Time
 from penstock.state.keyed import KeyedState
 from penstock.state.keys import Rows
-from penstock.state.ranges import Entries, Spans
+from penstock.state.ranges import Entries, KeySpans
 from penstock.state.runs import Orders
 from penstock.units import parse_duration
 
@@ -196,14 +196,14 @@ class Line:
     def batches(self, until: npt.NDArray[np.int64], rows_max: int) -> list[Rows]:
         """Key groups that may have entries up to their moment, in portions of about `rows_max` entries and at least one
         group."""
-        counts = self._state.count_within(Spans(self._starts, self._order(until, last=True)))
+        counts = self._state.count_within(KeySpans(self._starts, self._order(until, last=True)))
         groups = np.flatnonzero(counts)
         portions = np.cumsum(counts[groups]) // rows_max
         return np.split(groups, np.flatnonzero(np.diff(portions)) + 1) if len(groups) else []
 
     def due(self, groups: Rows, until: npt.NDArray[np.int64]) -> Entries | None:
         """The entries of some key groups up to a moment for each group of the line; None: there are none."""
-        spans = Spans(self._starts[groups], self._order(until, last=True)[groups])
+        spans = KeySpans(self._starts[groups], self._order(until, last=True)[groups])
         entries = self._state.within(spans)
         if entries is None:
             return None
@@ -215,18 +215,32 @@ class Line:
 
     def next_after(self, done: npt.NDArray[np.int64]) -> int | None:
         """For each key group, a lower bound of its next moment."""
-        same = self._state.within(Spans(self._order(done), self._order(done, last=True)))
+        same = self._state.within(KeySpans(self._order(done), self._order(done, last=True)))
         found: list[int] = []
         if same is not None:
             times = same.keys.column(0).to_numpy()
             found += times[times > done[self._numbers(same)]].tolist()
         ends = self._starts + ((np.uint64(1) << (np.uint64(63) - self._bits)) - np.uint64(1))
-        firsts = self._state.first_within(Spans(self._order(done, last=True) + np.uint64(1), ends))
+        firsts = self._state.first_within(KeySpans(self._order(done, last=True) + np.uint64(1), ends))
         if len(firsts):
             within = firsts & ((np.uint64(1) << (np.uint64(64) - self._bits)) - np.uint64(1)) if self._bits else firsts
             slots = (within << self._bits) >> np.uint64(_SLOT_BITS)
             found.append((int(slots.min()) << _SLOT_BITS) - _BIAS)
         return min(found, default=None)
+
+    def last(self) -> int | None:
+        """The last moment of all key groups; None if there are no entries."""
+        ends = self._starts + ((np.uint64(1) << (np.uint64(63) - self._bits)) - np.uint64(1))
+        lasts = self._state.last_within(KeySpans(self._starts, ends))
+        if not len(lasts):
+            return None
+        within = lasts & ((np.uint64(1) << (np.uint64(64) - self._bits)) - np.uint64(1)) if self._bits else lasts
+        slot = int(((within << self._bits) >> np.uint64(_SLOT_BITS)).max())
+        begin = (slot << _SLOT_BITS) - _BIAS
+        moments = np.full(len(self._starts), begin, np.int64)
+        entries = self._state.within(KeySpans(self._order(moments), self._order(moments, last=True)))
+        # Entries that were deleted are still there: then only the slot is known.
+        return begin if entries is None else int(entries.keys.column(0).to_numpy().max())
 
     def _numbers(self, entries: Entries) -> Rows:
         """Counted from the first key group of the line."""
@@ -238,10 +252,21 @@ class Line:
         return self._starts + ((slots << np.uint64(_SLOT_BITS)) >> self._bits) - np.uint64(last)
 
     def _places(self, hashes: npt.NDArray[np.int64], times: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """A hash for the state, which orders by time and keeps the key group."""
-        low = np.int64(1 << 15) + ((hashes >> np.int64(24)) & np.int64(0xFFFF))
-        base = (_slots(times).astype(np.int64) << np.int64(_SLOT_BITS)) + low
-        return base - groups_of(base, self._max_parallelism) + groups_of(hashes, self._max_parallelism)
+        return places_in_time(hashes, times, self._max_parallelism)
+
+
+def places_in_time(
+    hashes: npt.NDArray[np.int64], times: npt.NDArray[np.int64], max_parallelism: int
+) -> npt.NDArray[np.int64]:
+    """Hashes for the state, which order by time and keep the key group."""
+    low = np.int64(1 << 15) + ((hashes >> np.int64(24)) & np.int64(0xFFFF))
+    base = (_slots(times).astype(np.int64) << np.int64(_SLOT_BITS)) + low
+    return base - groups_of(base, max_parallelism) + groups_of(hashes, max_parallelism)
+
+
+def places_of_names(hashes: npt.NDArray[np.int64], names: pa.Array, max_parallelism: int) -> npt.NDArray[np.int64]:
+    """Hashes for the state, one for each name of a timer of a key."""
+    return regrouped(hash_columns([pa.array(hashes), names]), hashes, max_parallelism)
 
 
 def _slots(times: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
@@ -294,7 +319,7 @@ class TimerStore:
         return np.flatnonzero(found.found & same)
 
     def _places(self, hashes: npt.NDArray[np.int64], names: pa.Array) -> npt.NDArray[np.int64]:
-        return regrouped(hash_columns([pa.array(hashes), names]), hashes, self._max_parallelism)
+        return places_of_names(hashes, names, self._max_parallelism)
 
 
 def _unnamed(columns: list[Any]) -> pa.RecordBatch:

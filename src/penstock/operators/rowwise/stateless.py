@@ -9,7 +9,6 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import acero
 
 from penstock.errors import PipelineError
 from penstock.operators.base import Operator, OperatorContext
@@ -17,6 +16,7 @@ from penstock.operators.columns import describe
 from penstock.operators.failures.careful import CarefulSpec
 from penstock.operators.failures.failing import BadOutput
 from penstock.operators.rowwise.stateless_operator import BatchOperator, RowOperator
+from penstock.operators.sql.parser import computed
 from penstock.operators.values.convert import fit_batches
 
 BatchFunction: TypeAlias = Callable[[pa.RecordBatch], "pa.RecordBatch | pa.Table | Iterable[pa.RecordBatch]"]
@@ -133,13 +133,13 @@ class Projection(CarefulSpec):
         if not isinstance(expression, pc.Expression):
             raise PipelineError(
                 f"{self.name}: the column {column!r} is {type(expression).__name__} {expression!r:.100}",
-                cause="behind an operator, columns are computed by Arrow expressions; Spark SQL works before the first",
+                cause="a column is an Arrow expression, or SQL text",
                 next_step=f'write for example pc.field("{self.input_schema.names[0]}"), with pyarrow.compute as pc',
                 operator=self.name,
                 column=column,
             )
         try:
-            made = project(self.input_schema.empty_table(), {column: expression}).schema.field(0)
+            made = computed(self.input_schema.empty_table(), {column: expression}).schema.field(0)
         except (pa.ArrowException, TypeError) as error:
             raise PipelineError(
                 f"{self.name}: the column {column!r} cannot be computed by {expression}: {error}",
@@ -163,20 +163,13 @@ class Projection(CarefulSpec):
 
     @cached_property
     def output_schema(self) -> pa.Schema:
-        return project(self.input_schema.empty_table(), self.expressions).schema
+        return computed(self.input_schema.empty_table(), self.expressions).schema
 
     def build(self, context: OperatorContext) -> Operator:
         return BatchOperator(self.name, self._apply, self.letters(self.name, context))
 
     def _apply(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
-        return project(pa.Table.from_batches([batch]), self.expressions).to_batches()
-
-
-def project(table: pa.Table, expressions: Mapping[str, pc.Expression]) -> pa.Table:
-    """The columns that `expressions` make of a table, its rows in the same order."""
-    source = acero.Declaration("table_source", acero.TableSourceNodeOptions(table))
-    columns = acero.ProjectNodeOptions(list(expressions.values()), list(expressions))
-    return acero.Declaration.from_sequence([source, acero.Declaration("project", columns)]).to_table(use_threads=False)
+        return computed(pa.Table.from_batches([batch]), self.expressions).to_batches()
 
 
 def _mask(result: object, rows: int) -> pa.Array:

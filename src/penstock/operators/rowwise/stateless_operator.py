@@ -17,7 +17,7 @@ from penstock.display import record_of
 from penstock.operators.base import OperatorDefaults
 from penstock.operators.failures.deadletters import Letters
 from penstock.operators.failures.failing import BadOutput, batch_failed, operator_failed, run_passing
-from penstock.operators.values.convert import batch_of_rows, check_row, first_misfit, readable_rows
+from penstock.operators.values.convert import FORGOT_RETURN, batch_of_rows, check_row, first_misfit, readable_rows
 from penstock.operators.values.copies import row_copier
 from penstock.records import Emitted, Records
 
@@ -107,6 +107,8 @@ class RowOperator(OperatorDefaults):
 
     def _call(self, row: dict[str, Any]) -> list[dict[str, Any]]:
         result: object = self._spec.function(row)
+        if result is None:
+            raise BadOutput("the function returned None", "yield rows, or return a list; [] for no row", FORGOT_RETURN)
         if not isinstance(result, Iterable) or isinstance(result, str | bytes | Mapping):
             raise BadOutput(f"wanted an iterable of rows, got {type(result).__name__}", "yield rows or return a list")
         produced = []

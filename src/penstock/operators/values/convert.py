@@ -17,6 +17,7 @@ from penstock.operators.failures.failing import BadOutput, Unreadable
 from penstock.operators.values.lossless import cast_column, check_values
 from penstock.operators.values.maps import with_dicts, with_pairs
 
+FORGOT_RETURN = "a `return` is missing, or a branch has none"
 # Spark's dates, and its timestamps with the session's zone, which is UTC in our jobs, and without any.
 _EPOCHS: dict[pa.DataType, date] = {
     pa.date32(): date(1970, 1, 1),
@@ -151,7 +152,7 @@ def fit_batches(result: object, schema: pa.Schema, given: pa.RecordBatch) -> lis
     Columns that are new are copied, because the function may reuse their memory for its next call or batch.
     """
     passed_on = {address for column in given.columns for address in _addresses(column)}
-    return [fit(batch, schema, passed_on) for batch in _batches(result) if batch.num_rows]
+    return [fit(batch, schema, passed_on) for batch in batches_of(result) if batch.num_rows]
 
 
 def in_own_memory(array: pa.Array) -> pa.Array:
@@ -164,7 +165,8 @@ def _addresses(array: pa.Array) -> set[int]:
     return {buffer.address for buffer in array.buffers() if buffer is not None}
 
 
-def _batches(result: object) -> Iterable[pa.RecordBatch]:
+def batches_of(result: object) -> Iterable[pa.RecordBatch]:
+    """What a function over batches returned, batch by batch. Raises: `BadOutput`."""
     match result:
         case pa.RecordBatch():
             yield result
@@ -175,7 +177,7 @@ def _batches(result: object) -> Iterable[pa.RecordBatch]:
             for part in result:
                 if not isinstance(part, pa.RecordBatch | pa.Table):
                     raise _no_batch(part)
-                yield from _batches(part)
+                yield from batches_of(part)
         case _:
             raise _no_batch(result)
 
@@ -218,6 +220,8 @@ def _wrong_columns(wanted: Sequence[str], got: Sequence[str]) -> BadOutput:
 
 
 def _no_batch(result: object) -> BadOutput:
+    if result is None:
+        return BadOutput("the function returned None", "return a record batch", FORGOT_RETURN)
     return BadOutput(
         f"wanted a pyarrow.RecordBatch, a pyarrow.Table or an iterable of them; got {type(result).__name__}",
         "return record batches, for example pa.RecordBatch.from_pandas(frame, preserve_index=False)",

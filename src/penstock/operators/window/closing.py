@@ -84,6 +84,16 @@ class Closing:
             due = np.where(has_rows, np.minimum(window.end_of(following), due), due)
         return np.where(halfway, np.minimum(due, clock.target), np.where(alive, due, NEVER))
 
+    def last_end(self) -> int | None:
+        """The end of the last window that is open; None if none is, or windows do not close here."""
+        clock, window = self._clock, self._window
+        alive = clock.alive
+        if not self._closes or not alive.any():
+            return None
+        ends = window.end_of(window.last_window_of(clock.last[alive]))
+        left = ends[ends > clock.done[alive]]
+        return int(left.max()) if len(left) else None
+
     def steps(self, due: Rows, watermarks: Micros) -> Iterator[list[Step]]:
         """What is due in the key groups `due`, as lists of steps to take at once, with a key group at most once."""
         steps: list[Step] = []

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.protocol.keygroups import MAX_PARALLELISM_LIMIT, groups_of, order_bits
-from penstock.state.ranges import Spans
+from penstock.state.ranges import KeySpans
 
 Hashes = npt.NDArray[np.int64]
 
@@ -65,7 +65,7 @@ class PaneIndex:
         places = (orders & mask) >> np.uint64(max(0, _GROUP_BITS - self._bits))
         return places.view(np.int64)
 
-    def spans(self, stretches: Iterable[Stretch]) -> Spans:
+    def spans(self, stretches: Iterable[Stretch]) -> KeySpans:
         """The spans of orders that hold some stretches; they may hold panes far away, too."""
         spans: list[tuple[int, int]] = []
         for first, last in sorted(span for stretch in stretches for span in self._spans_of(stretch)):
@@ -74,7 +74,7 @@ class PaneIndex:
             else:
                 spans.append((first, last))
         firsts = np.array([first for first, _ in spans], np.uint64)
-        return Spans(firsts, np.array([last for _, last in spans], np.uint64))
+        return KeySpans(firsts, np.array([last for _, last in spans], np.uint64))
 
     def _spans_of(self, stretch: Stretch) -> list[tuple[int, int]]:
         if stretch.last < stretch.first:

@@ -19,7 +19,7 @@ from penstock.operators.base import OperatorContext
 from penstock.operators.window.closing import Closing, Step
 from penstock.operators.window.lateness import split_late
 from penstock.operators.window.pane_clock import CLOCK_STATE, NEVER, PaneClock
-from penstock.operators.window.panes import Hashes, PaneIndex
+from penstock.operators.window.panes import PLACES, Hashes, PaneIndex, Stretch
 from penstock.operators.window.results import Results
 from penstock.operators.window.session_state import (
     TIMERS_STATE,
@@ -116,7 +116,19 @@ class SessionOperator:
 
     def next_due(self) -> Due:
         due = int(self._due().min())
-        return Due(event_time=None if due == NEVER else due)
+        return Due(event_time=None if due == NEVER else due, last=self._last_end())
+
+    def _last_end(self) -> int | None:
+        """The latest end that a timer is set to. A session that grew since then, or one behind it, ends later: its
+        timer is set again when this one fires."""
+        clock = self._clock
+        groups = np.flatnonzero(clock.alive)
+        stretches = [
+            Stretch(int(group) + self._first_group, int(clock.last[group]), int(clock.last[group]), 0, PLACES)
+            for group in groups
+        ]
+        timers = self._timers.within(self._index.spans(stretches)) if stretches else None
+        return None if timers is None else int(timers.values.column(0).to_numpy().max())
 
     def _due(self) -> Micros:
         """For each key group a moment before which no session ends."""

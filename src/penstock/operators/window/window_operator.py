@@ -113,7 +113,7 @@ class RegularWindowOperator:
 
     def next_due(self) -> Due:
         due = int(self._closing.due().min())
-        return Due(event_time=None if due == NEVER else due)
+        return Due(event_time=None if due == NEVER else due, last=self._closing.last_end())
 
     # -- windows that close --------------------------------------------------------------------------------------
 

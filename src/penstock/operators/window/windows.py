@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.errors import PipelineError
+from penstock.plain import plain_errors
 from penstock.units import Duration, parse_duration, parse_signed_duration
 
 PANES_MAX = 100_000
@@ -93,6 +94,7 @@ class SessionWindow:
 Window: TypeAlias = RegularWindow | SessionWindow
 
 
+@plain_errors
 def tumbling_window(size: Duration, *, offset: Duration = 0) -> RegularWindow:
     """Windows of one size, one after the other; the first begins at `offset` after 1970-01-01 00:00 UTC.
 
@@ -102,6 +104,7 @@ def tumbling_window(size: Duration, *, offset: Duration = 0) -> RegularWindow:
     return RegularWindow(micros, micros, _offset(offset) % micros)
 
 
+@plain_errors
 def sliding_window(size: Duration, *, every: Duration, offset: Duration = 0) -> RegularWindow:
     """Windows of one size, one beginning `every` so often. A row is in all windows that cover it.
 
@@ -124,6 +127,7 @@ def sliding_window(size: Duration, *, every: Duration, offset: Duration = 0) -> 
     return window
 
 
+@plain_errors
 def session_window(gap: Duration) -> SessionWindow:
     """Windows that end when a key has had no row for `gap`.
 

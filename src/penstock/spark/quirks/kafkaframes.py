@@ -16,15 +16,23 @@ KAFKA, PARTITION, TOPIC = "kafka", "partition", "topic"
 def partition_columns(frame: DataFrame) -> tuple[str, ...]:
     """The columns that tell Kafka's partitions apart, as far as a frame that reads Kafka alone has kept them."""
     types = dict(frame.dtypes)
-    if types.get(PARTITION) != "int" or not _reads_kafka(frame):
+    if types.get(PARTITION) != "int" or not _reads_kafka_alone(frame):
         return ()
     return (TOPIC, PARTITION) if types.get(TOPIC) == "string" else (PARTITION,)
 
 
-def _reads_kafka(frame: DataFrame) -> bool:
+def reads_kafka(frame: DataFrame) -> bool:
+    """Whether one of its sources is Kafka."""
+    return KAFKA in _sources(frame)
+
+
+def _reads_kafka_alone(frame: DataFrame) -> bool:
+    return set(_sources(frame)) == {KAFKA}
+
+
+def _sources(frame: DataFrame) -> list[str]:
     try:
         leaves = frame._jdf.queryExecution().analyzed().collectLeaves()  # noqa: SLF001 - there is no other way
-        sources = [str(leaves.apply(number).toString()) for number in range(leaves.size())]
+        return [str(leaves.apply(number).toString()).lower() for number in range(leaves.size())]
     except (Py4JError, AttributeError):
-        return False
-    return bool(sources) and all(source.lower() == KAFKA for source in sources)
+        return []

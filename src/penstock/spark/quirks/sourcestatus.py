@@ -15,7 +15,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from penstock.protocol.silence import SourceState
 from penstock.text import printable, redacted
 
-INITIALIZING = "Initializing sources"
+INITIALIZING, OFFSETS = "Initializing sources", "Getting offsets"
 
 
 def state_of(query: StreamingQuery, context: SparkContext) -> SourceState | None:
@@ -29,4 +29,5 @@ def state_of(query: StreamingQuery, context: SparkContext) -> SourceState | None
     jvm = context._jvm  # noqa: SLF001
     assert jvm is not None
     object_id = int(jvm.java.lang.System.identityHashCode(status))
-    return SourceState(f"Spark says {printable(redacted(message))!r}", object_id)
+    to_source = message.startswith((INITIALIZING, OFFSETS))
+    return SourceState(f"Spark says {printable(redacted(message))!r}", object_id, to_source)

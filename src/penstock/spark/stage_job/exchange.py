@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 
 from penstock.graph.pipeline import Pipeline
 from penstock.graph.stages import Edge
-from penstock.inflight.lanes import spread
+from penstock.inflight.lanes import BLOCK_ROWS, spread
 from penstock.inflight.segment import HASH_COLUMN
 from penstock.protocol.keygroups import order_bits
 
@@ -129,7 +129,11 @@ def _hash(edge: Edge, max_parallelism: int, prefix: str = "") -> Column:
     if edge.keys:
         return F.expr(_key_hash(edge, prefix))
     lanes = ", ".join(f"{lane}L" for lane in spread(max_parallelism))
-    return F.expr(f"element_at(array({lanes}), cast(pmod(spark_partition_id(), {max_parallelism}) as int) + 1)")
+    number = "spark_partition_id()"
+    if edge.rebalanced:
+        # The number of the row in its partition is in the lower bits: a task that is computed again gives the same.
+        number += f" + shiftright(monotonically_increasing_id() & {(1 << 33) - 1}L, {BLOCK_ROWS.bit_length() - 1})"
+    return F.expr(f"element_at(array({lanes}), cast(pmod({number}, {max_parallelism}) as int) + 1)")
 
 
 def _key_hash(edge: Edge, prefix: str = "") -> str:

@@ -94,4 +94,4 @@ class JobRunner:
                 assert_never(content)
 
     def _on_segments(self, spec: JobSpec, plan: StagePlan) -> list[SubtaskReport]:
-        return decoded(spec.on_segments(self._spark, plan).collect())
+        return decoded(spec.on_segments(self._spark, plan))

@@ -25,6 +25,7 @@ from penstock.store.base import Store
 from penstock.subtask.attempt import Limits, run_subtask
 from penstock.subtask.meter import ThreadMeter
 from penstock.subtask.watchdog import watch_over
+from pyspark_penstock import keep_quiet
 
 REPORT_SCHEMA = pa.schema([pa.field("report", pa.binary())])
 _stages: dict[str, Stage] = {}
@@ -57,10 +58,18 @@ class Work:
         assert self.head is not None
         return self._run(joined(self.head, part), open_store(self.store_url), None)
 
+    def by_number(self, task: int) -> bytes:
+        """Without live input, under a plain job that is the same in all epochs: the task has nothing but its number."""
+        context = TaskContext.get()
+        assert context is not None
+        store = open_store(self.store_url)
+        return self._run(received(context, store, task), store, None)
+
     def _run(self, plan: StagePlan, store: Store, batches: Iterator[pa.RecordBatch] | None) -> bytes:
         context = TaskContext.get()
         assert context is not None
         keep_memory()
+        keep_quiet()
         stage, (mine,) = self._stage(), plan.subtasks
         subtask = mine.subtask
         attempt = str(context.taskAttemptId())

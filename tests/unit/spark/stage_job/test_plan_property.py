@@ -10,7 +10,13 @@ import pytest
 
 from penstock.protocol.layout import PLANS
 from penstock.protocol.plan import InputPlan
-from penstock.spark.stage_job.plan_property import PLAN_PROPERTY, PROPERTY_BYTES_MAX, received, sent_along
+from penstock.spark.stage_job.plan_property import (
+    PLAN_PROPERTY,
+    PROPERTY_BYTES_MAX,
+    received,
+    sent_along,
+    sent_in_order,
+)
 from penstock.store.memory import MemoryStore
 from tests.unit.protocol.test_parts import plan_of
 
@@ -32,6 +38,26 @@ def test_each_task_gets_its_own_plan(parallelism: int, files: int, monkeypatch: 
             assert received(task, store, mine.subtask) == msgspec.structs.replace(plan, subtasks=(mine,))
     assert store.list(PLANS) == []
     assert properties == {PLAN_PROPERTY: None}
+
+
+def test_a_task_gets_the_plan_of_the_subtask_that_has_its_place_in_the_order() -> None:
+    properties, plan = {}, plan_of(5)
+    order = [plan.subtasks[place] for place in (3, 0, 4)]
+    context = mock.Mock(setLocalProperty=properties.__setitem__)
+    with sent_in_order(context, plan, order) as sent:
+        assert sent
+        task = SimpleNamespace(getLocalProperty=properties.get)
+        got = [received(task, MemoryStore(), place).subtasks for place in range(3)]
+    assert got == [(mine,) for mine in order]
+    assert properties == {PLAN_PROPERTY: None}
+
+
+def test_plans_that_are_too_long_for_a_property_are_not_sent_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.spark.stage_job.plan_property.PROPERTY_BYTES_MAX", 10)
+    context, plan = mock.Mock(), plan_of(5)
+    with sent_in_order(context, plan, plan.subtasks) as sent:
+        assert not sent
+    context.setLocalProperty.assert_not_called()
 
 
 def test_a_job_that_fails_leaves_no_plan(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,7 +41,7 @@ class World:
         self.spark.sparkContext.setLocalProperty = properties.__setitem__
         self._properties = properties
         self.spec = mock.Mock()
-        self.spec.on_segments().collect.return_value = [msgspec.json.encode(report("segments"))]
+        self.spec.on_segments.return_value = [msgspec.json.encode(report("segments"))]
         self.spec.on_rows.return_value = self.frame(report("made", edge=4))
         self.runner = JobRunner(self.spark, "group", self.store)
 

@@ -1,0 +1,1 @@
+"""SQL text behind operators: scalar expressions, read into Arrow expressions."""
