@@ -26,11 +26,13 @@ def generate(
     files: int,
     rows_per_file: int,
     keys: int,
+    amounts: int = 1_000,
     hot_share: float = 0.0,
     seed: int = 7,
     file_s: float | None = None,
 ) -> Path:
     """Writes `files` files into the new folder `folder`; `hot_share` of the rows carry `HOT_KEY`, the rest is uniform.
+    Amounts are drawn from 0 to `amounts`.
 
     With `file_s` rows have an event time `ts`: each file spans so many seconds, in no order, after the file before.
 
@@ -41,7 +43,7 @@ def generate(
     first_s = time.time() - files
     for number in range(files):
         path = folder / f"part-{number:05d}.parquet"
-        table = _table(random, rows_per_file, keys, hot_share)
+        table = _table(random, rows_per_file, keys, amounts, hot_share)
         if file_s is not None:
             micros = FIRST_MICROS + random.uniform(number * file_s, (number + 1) * file_s, rows_per_file) * 1e6
             table = table.append_column("ts", pa.array(micros.astype(np.int64)).view(pa.timestamp("us", "UTC")))
@@ -54,11 +56,11 @@ def generate(
     return folder
 
 
-def _table(random: np.random.Generator, rows: int, keys: int, hot_share: float) -> pa.Table:
+def _table(random: np.random.Generator, rows: int, keys: int, amounts: int, hot_share: float) -> pa.Table:
     key: npt.NDArray[np.int64] = random.integers(0, keys, rows)
     if hot_share:
         key[random.random(rows) < hot_share] = HOT_KEY
-    return pa.table({"key": key, "amount": random.integers(0, 1_000, rows)}, schema=SCHEMA)
+    return pa.table({"key": key, "amount": random.integers(0, amounts, rows)}, schema=SCHEMA)
 
 
 def spark_schema(folder: Path) -> str:

@@ -14,7 +14,7 @@ from benchmarks import timed
 from benchmarks.measure import Measured, best, measure
 from benchmarks.peers import STORES, StateStore, best_of
 from benchmarks.verdict import Verdicts
-from penstock.api.stream import Output
+from penstock.api.outputs import Output
 
 ROWS, FILES, KEYS = 500_000, 10, 2_000_000
 SPAN = "2 minutes"

@@ -12,7 +12,8 @@ import penstock as pen
 from benchmarks import data, ours
 from benchmarks.peers import spend
 from benchmarks.verdict import Verdicts
-from penstock.api.stream import Output, Stream
+from penstock.api.outputs import Output
+from penstock.api.stream import Stream
 
 ROW_S = 0.005
 SLOTS = 2

@@ -15,7 +15,7 @@ from benchmarks import timed
 from benchmarks.measure import Measured, best, measure
 from benchmarks.peers import STORES, StateStore, best_of
 from benchmarks.verdict import Verdicts
-from penstock.api.stream import Output
+from penstock.api.outputs import Output
 
 ROWS, FILES, KEYS = 200_000, 5, 100_000
 BOUND = "INTERVAL 20 SECONDS"

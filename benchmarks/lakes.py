@@ -1,4 +1,6 @@
-"""2,000 checkpoints into a lake: the last commits take about as long as the first. Needs no Spark.
+"""2,000 checkpoints into a lake: the last commits take about as long as the first. And what a merge by key costs.
+
+Needs no Spark.
 
 ``make bench ARGS=lakes``
 """
@@ -11,6 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 import penstock as pen
@@ -24,6 +27,8 @@ SHOWN = 200
 KEEP_EVERY = 100
 """Checkpoints between two looks of upkeep, as if one took 0.3 s."""
 SCHEMA = pa.schema([("id", pa.int64())])
+KEYED = pa.schema([("day", pa.int32()), ("id", pa.int64()), ("text", pa.string())])
+KEYS, CHANGED, DAYS, MERGES = 1_000_000, 1000, 10, 5
 
 
 def run(spark: object, verdicts: Verdicts) -> None:
@@ -34,14 +39,62 @@ def run(spark: object, verdicts: Verdicts) -> None:
             first, last = (statistics.median(part) * 1000 for part in (took[:SHOWN], took[-SHOWN:]))
             verdicts.note(f"{name}: {CHECKPOINTS} commits, p50 of the first {SHOWN} {first:.1f} ms, last {last:.1f} ms")
             verdicts.at_most(f"{name}: commit p50 of the last {SHOWN} against the first", last / first, 2.0, "×")
+        for name, sink in keyed_sinks(Path(folder)).items():
+            for what, median in merge_times(sink).items():
+                verdicts.note(f"{name}: {CHANGED:,} changed keys {what} of {KEYS:,}: commit p50 {median * 1000:.0f} ms")
 
 
 def sinks(folder: Path) -> dict[str, Any]:
     catalog = {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}"}
     return {
         "Delta": pen.Delta(str(folder / "delta"), upkeep=Upkeep()),
-        "Iceberg": pen.Iceberg(catalog, "bench.t", upkeep=Upkeep(snapshots=20, snapshots_for="1 s")),
+        "Iceberg": pen.Iceberg(catalog, "bench.t", upkeep=Upkeep()),
     }
+
+
+def keyed_sinks(folder: Path) -> dict[str, Any]:
+    catalog = {"type": "sql", "uri": f"sqlite:///{folder}/keyed.db", "warehouse": f"file://{folder}/keyed"}
+    key: dict[str, Any] = {"primary_key": ["day", "id"], "partition_by": ["day"]}
+    return {
+        "Delta": pen.Delta(str(folder / "delta-keyed"), **key),
+        "Iceberg": pen.Iceberg(catalog, "bench.keyed", **key),
+    }
+
+
+def merge_times(sink: Any) -> dict[str, float]:
+    """The median time of commits with changes all over the table, and of one day."""
+    sink.check(KEYED)
+    committer = sink.open_committer("bench")
+    committer.fence(Generation(1))
+    committer.commits(None, 1)
+    ids = np.arange(KEYS)
+    choose = np.random.default_rng(1)
+    _timed(sink, committer, 1, ids)
+    everywhere = [_timed(sink, committer, 2 + n, choose.choice(ids, CHANGED)) for n in range(MERGES)]
+    one_day = [
+        _timed(sink, committer, 2 + MERGES + n, choose.choice(ids[ids % DAYS == 0], CHANGED)) for n in range(MERGES)
+    ]
+    return {
+        "all over ten partitions": statistics.median(everywhere),
+        "in one of ten partitions": statistics.median(one_day),
+    }
+
+
+def _timed(sink: Any, committer: Any, checkpoint: int, ids: Any) -> float:
+    context = WriterContext(CheckpointId(checkpoint), Generation(1), 0, 1, attempt=str(checkpoint))
+    writer = sink.open_writer(context, KEYED)
+    day, text = pa.array(ids % DAYS, pa.int32()), pa.array([f"row {i} of {checkpoint}" for i in ids])
+    writer.write(pa.record_batch([day, pa.array(ids), text], schema=KEYED))
+    committables = writer.prepare()
+    start = time.perf_counter()
+    committer.commit(
+        CommitPermit(Generation(1), CheckpointId(checkpoint)),
+        committables,
+        watermark=None,
+        properties={},
+        still_leader=lambda: True,
+    )
+    return time.perf_counter() - start
 
 
 def commit_times(sink: Any) -> list[float]:

@@ -1,7 +1,11 @@
-"""Reading the state of 50 million keys from outside: all of it with Spark, and one key without."""
+"""Reading the state of 50 million keys from outside: all of it with Spark, and one key without; epochs meanwhile."""
 
 from __future__ import annotations
 
+import os
+import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -15,6 +19,7 @@ from pyspark.sql import SparkSession
 
 import penstock as pen
 from benchmarks.verdict import Verdicts
+from penstock.events import EpochPublished
 from penstock.hashing import hash_columns
 from penstock.protocol.codec import encode_manifest
 from penstock.protocol.ids import CheckpointId
@@ -27,10 +32,21 @@ from penstock.state.layout import STATE_KIND, file_schema, groups_of_orders
 from penstock.store import LocalStore
 from penstock.store.arrowfile import ArrowFileWriter
 
-KEYS = 50_000_000
+KEYS = int(os.environ.get("PENSTOCK_LOOK_KEYS", "50_000_000"))
 GROUPS = 128
 FILES = 4
 BATCH_ROWS = 1 << 20
+RATE, OWN_KEYS = 20_000, 200_000
+WARM_S, TURN_S, TURNS = 20.0, 10.0, 4
+READER = """
+import sys, time
+import penstock as pen
+while True:
+    pen.open(sys.argv[1]).state("totals").count()
+    print("scan", flush=True)
+    time.sleep(0.2)
+"""
+"""As somebody who looks at the state again and again."""
 SCHEMA = StateSchema(pa.schema({"user": pa.int64()}), pa.schema({"n": pa.int64(), "total": pa.int64()}))
 
 
@@ -52,6 +68,51 @@ def run(spark: SparkSession, verdicts: Verdicts) -> None:
         verdicts.at_most("one key of them, without Spark", seconds * 1000, 1000, " ms")
         seconds = _seconds(lambda: whole.where("user = 4711").collect()[0]["total"] == 4711)
         verdicts.note(f"the same by WHERE user = 4711: {seconds:.1f} s")
+    beside(spark, verdicts)
+
+
+def beside(spark: SparkSession, verdicts: Verdicts) -> None:
+    """A query with a light load, in turn alone and while another process reads its state again and again."""
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
+        epochs: list[EpochPublished] = []
+        clicks = spark.readStream.format("rate").option("rowsPerSecond", RATE).load()
+        users = pen.read(clicks.selectExpr(f"value % {OWN_KEYS} AS user"), name="clicks").key_by("user")
+        query = (
+            users.aggregate(n=pen.count(), name="totals")
+            .write(pen.Discard())
+            .start(
+                f"{folder}/checkpoint",
+                epoch="500 ms",
+                parallelism=2,
+                on_event=lambda event: epochs.append(event) if isinstance(event, EpochPublished) else None,
+            )
+        )
+        try:
+            time.sleep(WARM_S)
+            alone: list[float] = []
+            watched: list[float] = []
+            scans = 0
+            for _ in range(TURNS):
+                alone += _durations(epochs, TURN_S)
+                command = [sys.executable, "-c", READER, f"{folder}/checkpoint"]
+                with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as reader:
+                    watched += _durations(epochs, TURN_S)
+                    reader.terminate()
+                    scans += len(reader.communicate()[0].split())
+        finally:
+            query.stop()
+        before, after = statistics.median(alone), statistics.median(watched)
+        verdicts.note(
+            f"{len(alone)} epochs alone, {len(watched)} beside {scans} scans of {OWN_KEYS:,} keys by a process"
+        )
+        verdicts.note(f"epochs took {before:.3f} s alone, {after:.3f} s beside it (medians)")
+        verdicts.at_most("epochs while their state is read, divided by epochs alone", after / before, 1.05)
+
+
+def _durations(epochs: list[EpochPublished], seconds: float) -> list[float]:
+    begun = len(epochs)
+    time.sleep(seconds)
+    return [epoch.duration_s for epoch in epochs[begun:] if epoch.rows_in]
 
 
 def _seconds(is_right: object) -> float:

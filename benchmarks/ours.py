@@ -13,7 +13,8 @@ from pyspark.sql import SparkSession
 import penstock as pen
 from benchmarks.measure import Measured, stream_files
 from benchmarks.peers import spend
-from penstock.api.stream import Output, Stream
+from penstock.api.outputs import Output
+from penstock.api.stream import Stream
 from penstock.events import EpochPublished, Event
 
 

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from benchmarks.data import ROW_GROUPS_PER_FILE
 from benchmarks.measure import Measured
 from benchmarks.ours import summary
-from penstock.api.stream import Output
+from penstock.api.outputs import Output
 from penstock.events import EpochPublished, Event
 
 SPARK_SCHEMA = "key long, ts timestamp, amount long"

@@ -22,6 +22,11 @@ class Verdicts:
     def at_least(self, what: str, value: float, limit: float, unit: str = "") -> None:
         self._judge(what, value, f"≥ {limit:g}{unit}", unit, reached=value >= limit)
 
+    def missing(self, why: str) -> None:
+        """What had to be measured could not be."""
+        self.ok = False
+        self.note(f"MISS {why}")
+
     def _judge(self, what: str, value: float, mark: str, unit: str, *, reached: bool) -> None:
         self.ok &= reached
         figure = f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"

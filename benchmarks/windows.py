@@ -13,7 +13,8 @@ import penstock as pen
 from benchmarks import data, ours, peers
 from benchmarks.measure import Measured, best, measure
 from benchmarks.verdict import Verdicts
-from penstock.api.stream import Output, Stream
+from penstock.api.outputs import Output
+from penstock.api.stream import Stream
 
 ROWS = 500_000
 KEYS = 100_000
