@@ -1,5 +1,6 @@
 #!/bin/sh
-# Makes a bare machine ready: `bootstrap.sh venv` builds .venv, `bootstrap.sh java` finds or installs Java 17+.
+# Makes a bare machine ready: `bootstrap.sh venv` builds .venv, `bootstrap.sh java` finds or installs Java 17+,
+# `bootstrap.sh spark 4.1` builds .venv-spark-4.1, which differs from .venv in the version of PySpark alone.
 # Both may be run again at any time. What cannot be done here ends with the exact command to type.
 set -eu
 
@@ -113,11 +114,25 @@ setup_venv() {
     fi
     say "installing the pinned dependencies"
     pip="$VENV/bin/python -m pip --disable-pip-version-check"
-    $pip install --quiet -r requirements.lock
+    if [ -n "${1:-}" ]; then
+        sed '/^pyspark==/d' requirements.lock > "$VENV/requirements.txt"
+        $pip install --quiet -r "$VENV/requirements.txt" "$1"
+    else
+        $pip install --quiet -r requirements.lock
+    fi
     # The lock holds the build backend too, so nothing unpinned is fetched.
     $pip install --quiet --no-deps --no-build-isolation -e .
     problems=$($pip check) || stop "requirements.lock does not fit together:" "$problems"
     say "$VENV is ready"
+}
+
+# The pinned dependencies, but the newest PySpark of the given version.
+setup_spark_venv() {
+    VENV=.venv-spark-$1
+    if [ ! -e "$VENV/.ready" ] || [ requirements.lock -nt "$VENV/.ready" ]; then
+        setup_venv "pyspark==$1.*"
+        touch "$VENV/.ready"
+    fi
 }
 
 # ---------------------------------------------------------------- Java
@@ -183,5 +198,6 @@ need_java() {
 case ${1:-} in
     venv) setup_venv ;;
     java) need_java ;;
-    *) stop "usage: sh scripts/bootstrap.sh venv | java" ;;
+    spark) setup_spark_venv "${2:-4.1}" ;;
+    *) stop "usage: sh scripts/bootstrap.sh venv | java | spark VERSION" ;;
 esac

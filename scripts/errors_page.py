@@ -31,6 +31,9 @@ has a code, what was seen, the likely cause and the next step. The same parts ar
 `subtask`. The error that ended a query is raised by `query.await_termination()` and `query.stop()`, returned by
 `query.exception()`, and stored in `events.jsonl`.
 
+A traceback shows your own lines and the message. With the environment variable `PENSTOCK_DEBUG=1` it also shows the
+frames of Penstock, and what Spark or Java said.
+
 An epoch that fails publishes nothing. What was published before stays as it was, and a restart goes on from there.
 """
 

@@ -1,12 +1,18 @@
 """Penstock: exactly-once stateful streaming on PySpark that keeps checkpointing under backpressure and while it
 recovers."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from penstock import events, sinks
 from penstock.api.deprecated import RENAMED, warn_renamed
+from penstock.api.keyed import KeyedStream
+from penstock.api.outputs import Output, start
 from penstock.api.read import read
-from penstock.api.stream import BroadcastStream, KeyedStream, Output, Stream, WindowedStream, start
+from penstock.api.rehearse import rehearse
+from penstock.api.savepoint import savepoint
+from penstock.api.stream import BroadcastStream, Stream
+from penstock.api.windowed import WindowedStream
 from penstock.errors import PenstockError
 from penstock.observe.tables.opened import open_folder as open  # noqa: A004
 from penstock.operators.aggregate.functions import (
@@ -35,14 +41,17 @@ from penstock.operators.process.declare import broadcast_map, list_state, map_st
 from penstock.operators.process.process import KeyedProcess
 from penstock.operators.window.windows import session_window, sliding_window, tumbling_window
 from penstock.sinks.discard import Discard
+from penstock.sinks.foreach import ForeachEpoch
 from penstock.sinks.listeners import CommitInfo, CommitListener
 from penstock.sinks.partition_done import PartitionDone
 from penstock.sinks.upkeep import Upkeep
+from penstock.spark.installed import require_pyspark
 from penstock.version import VERSION
 
 if TYPE_CHECKING:
     from penstock.engine.dryrun import Plan
     from penstock.engine.query import Query
+    from penstock.engine.rehearsal import Rehearsal
     from penstock.sinks.delta.sink import Delta
     from penstock.sinks.iceberg.sink import Iceberg
     from penstock.sinks.paimon.sink import Paimon
@@ -60,6 +69,7 @@ __all__ = [
     "ConnectProcess",
     "Delta",
     "Discard",
+    "ForeachEpoch",
     "Iceberg",
     "KeyedProcess",
     "KeyedStream",
@@ -69,6 +79,7 @@ __all__ = [
     "PenstockError",
     "Plan",
     "Query",
+    "Rehearsal",
     "Stream",
     "Upkeep",
     "UserAggregate",
@@ -91,11 +102,13 @@ __all__ = [
     "quantiles",
     "read",
     "register",
+    "rehearse",
     "session",
     "session_window",
     "sinks",
     "sliding_window",
     "spark_conf",
+    "savepoint",
     "start",
     "stddev",
     "stddev_pop",
@@ -107,37 +120,25 @@ __all__ = [
 ]
 
 
+_LATER = {
+    "Delta": "penstock.sinks.delta.sink",
+    "Iceberg": "penstock.sinks.iceberg.sink",
+    "Paimon": "penstock.sinks.paimon.sink",
+    "Plan": "penstock.engine.dryrun",
+    "Query": "penstock.engine.query",
+    "Rehearsal": "penstock.engine.rehearsal",
+    "register": "penstock.spark.data_source",
+    "session": "penstock.spark.session",
+    "spark_conf": "penstock.spark.session",
+}
+"""Names that import Spark and table libraries: subtasks and tools that only read checkpoints never need them."""
+
+
 def _resolved(name: str) -> Any:
-    """Imports Spark and table libraries when a name needs them: subtasks and tools that only read checkpoints never
-    do."""
-    if name in ("session", "spark_conf"):
-        from penstock.spark import session as module
-
-        return getattr(module, name)
-    if name == "register":
-        from penstock.spark.data_source import register
-
-        return register
-    if name == "Delta":
-        from penstock.sinks.delta.sink import Delta
-
-        return Delta
-    if name == "Iceberg":
-        from penstock.sinks.iceberg.sink import Iceberg
-
-        return Iceberg
-    if name == "Paimon":
-        from penstock.sinks.paimon.sink import Paimon
-
-        return Paimon
-    if name == "Query":
-        from penstock.engine.query import Query
-
-        return Query
-    if name == "Plan":
-        from penstock.engine.dryrun import Plan
-
-        return Plan
+    if name in _LATER:
+        if _LATER[name].startswith("penstock.spark."):
+            require_pyspark()
+        return getattr(import_module(_LATER[name]), name)
     if name in RENAMED:
         warn_renamed(f"penstock.{name}", f"penstock.{RENAMED[name]}")
         return globals()[RENAMED[name]]

@@ -116,6 +116,19 @@ class NotACheckpoint(PenstockError):
     code, title = "PEN-017", "The folder holds something else"
 
 
+class ForkRefused(PenstockError):
+    """A fork would write to a table of the original, or the original went on faster than its files could be brought.
+    Nothing was changed."""
+
+    code, title = "PEN-019", "The fork is refused"
+
+
+class MigrationFailed(PenstockError):
+    """A function of `migrate=` cannot make new state of the old: nothing was changed."""
+
+    code, title = "PEN-036", "State cannot be migrated"
+
+
 class Fenced(PenstockError):
     """A newer driver has taken over this checkpoint; this one stops."""
 
@@ -157,6 +170,18 @@ class Overtaken(PenstockError):
     and gave up. It leaves no checkpoint of its own."""
 
     code, title = "PEN-026", "Other drivers were faster again and again"
+
+
+class SourceLostRecords(PenstockError):
+    """A source has deleted records that the query did not read: Kafka's retention, a topic that was made anew."""
+
+    code, title = "PEN-027", "The source has lost records"
+
+
+class QueryEnded(PenstockError):
+    """Something was asked of a query that has ended."""
+
+    code, title = "PEN-029", "The query has ended"
 
 
 class OperatorFailed(PenstockError):
@@ -262,6 +287,7 @@ def storage_failed(path: str, error: OSError) -> PenstockError:
         errno.EACCES: ("the folder is not readable or writable for this user", "fix its permissions"),
         errno.EPERM: ("the folder is not writable for this user", "fix its permissions"),
         errno.EROFS: ("the file system is read-only", "use a writable location"),
+        errno.ENOTDIR: ("a part of this path is a file, not a folder", "give the path of a folder, or of a new one"),
     }
     cause, next_step = advice.get(error.errno or 0, ("the storage refused the operation", "check the storage"))
     return StorageFailed(

@@ -28,15 +28,18 @@ from penstock.observe.events import (
     Rescaled,
     SavepointFailed,
     SavepointTaken,
+    SourceLost,
     SourceProgress,
     SourceSlow,
     StartRefused,
+    StateMigrated,
     StorageRetried,
     TableKept,
     UpkeepFailed,
 )
 from penstock.observe.figures import EdgeFigures, StageFigures, SubtaskFigures
 from penstock.observe.progress import format_commit, format_epoch
+from penstock.observe.spans import Spans
 
 __all__ = [
     "Event",
@@ -58,9 +61,11 @@ __all__ = [
     "CommitRetried",
     "CommitSlow",
     "SourceSlow",
+    "SourceLost",
     "StorageRetried",
     "Rescaled",
     "InFlightDropped",
+    "StateMigrated",
     "LongerEpoch",
     "SavepointTaken",
     "SavepointFailed",
@@ -68,4 +73,5 @@ __all__ = [
     "UpkeepFailed",
     "format_epoch",
     "format_commit",
+    "Spans",
 ]

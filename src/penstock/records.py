@@ -8,7 +8,8 @@ back, whatever is restored or rescaled.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
@@ -17,6 +18,7 @@ import pyarrow as pa
 
 from penstock.protocol.ids import CheckpointId
 from penstock.protocol.keygroups import KeyGroupRange, groups_of
+from penstock.protocol.manifest import Segment, StateFile
 
 NO_WATERMARK = int(np.iinfo(np.int64).min)
 """The value before the first watermark: no row is late, no timer is due."""
@@ -98,6 +100,8 @@ class Due:
 
     event_time: int | None = None
     processing_time: int | None = None
+    last: int | None = None
+    """The watermark at which everything that now waits for event time has come out; None: nothing would come out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,3 +114,62 @@ class StateSchema:
     """Whether a later release may add this table of state, or columns to it. Keys that are already there get nulls."""
     from_start: frozenset[str] = frozenset()
     """Value columns that cannot be added later: null means something else than nothing yet."""
+
+
+Migration: TypeAlias = Callable[[pa.Table], pa.Table | pa.RecordBatch]
+"""A function of the user that makes new rows of state of old ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class MigrationTask:
+    """A part of a table: where it is read and how it is to be written."""
+
+    table: str
+    """As the pipeline calls it."""
+    old: StateSchema
+    new: StateSchema
+    files: tuple[StateFile, ...]
+    groups: KeyGroupRange
+    max_parallelism: int
+    path: str
+    """Of the new file."""
+
+
+@dataclass(frozen=True, slots=True)
+class MigratedPart:
+    """What became of a part: the new file, if any key is left, and how many rows went through the function."""
+
+    table: str
+    file: StateFile | None
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class RegroupTask:
+    """State or rows in flight that are to be written for another number of key groups.
+
+    Of a table of state: its kind of operator, its name there, where in the key the user's key is, and a range of key
+    groups. Of rows in flight: a segment, and nothing of these.
+    """
+
+    old: int
+    new: int
+    paths: str
+    """Of new files, with a place for a number."""
+    name: str
+    segment: Segment | None = None
+    kind: str = ""
+    part: str = ""
+    schema: StateSchema | None = None
+    user_key: tuple[int, int] = (0, 0)
+    files: tuple[StateFile, ...] = ()
+    groups: KeyGroupRange = field(default_factory=lambda: KeyGroupRange(0, 0))
+
+
+@dataclass(frozen=True, slots=True)
+class Regrouped:
+    """New files of a table, or of an edge."""
+
+    name: str
+    files: tuple[StateFile, ...] = ()
+    segment: Segment | None = None

@@ -5,7 +5,9 @@ One function each, so that every message, event and line of the command goes thr
 
 from __future__ import annotations
 
+import difflib
 import re
+from collections.abc import Iterable
 
 HIDDEN = "***"
 
@@ -71,3 +73,13 @@ def _without_user(match: re.Match[str]) -> str:
 def _without_values(word: re.Match[str]) -> str:
     before, separator, place = word[0].partition("://")
     return before + separator + _QUERY.sub(lambda query: _PARAMETER.sub(f"={HIDDEN}", query[0]), place)
+
+
+def did_you_mean(name: object, known: Iterable[str]) -> str:
+    """A question for people who misspelt a name, or nothing.
+
+    >>> did_you_mean("usr", ["user", "amount"]), did_you_mean("x", ["user"])
+    (" (did you mean 'user'?)", '')
+    """
+    close = difflib.get_close_matches(name, list(known), n=1) if isinstance(name, str) else []
+    return f" (did you mean {close[0]!r}?)" if close else ""

@@ -16,13 +16,14 @@ import sys
 import threading
 import time
 import traceback
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
 from pyspark.sql import SparkSession
 
 import penstock as pen
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, QueryEnded
 from penstock.observe.events import CommitRetried, EpochFailed, EpochPublished, Event, UpkeepFailed
 from tests.chaos import messages
 from tests.chaos.messages import Order, Told
@@ -79,7 +80,8 @@ class Server:
             case messages.Stop(drain) if self._query is not None:
                 self._query._supervisor.request_stop(drain=drain)
             case messages.Rescale(parallelism) if self._query is not None:
-                self._query.rescale(parallelism)
+                with suppress(QueryEnded):
+                    self._query.rescale(parallelism)
 
     def _start(self, order: messages.Start) -> None:
         self._clock.wrong_ns = int(order.clock_s * 1e9)

@@ -73,6 +73,11 @@ FORMS: dict[str, Form] = {
     ),
 }  # fmt: skip
 
+IN_ARROW = {
+    "same", "negative", "plus", "or_zero", "wide", "twice", "exclaimed", "or_empty", "not", "is_null",
+}  # fmt: skip
+"""Forms whose SQL Arrow computes behind an operator, with the type that the other ways give."""
+
 
 @dataclass(frozen=True, slots=True)
 class Expr:
@@ -138,6 +143,11 @@ class Condition:
         return {"above": f"{name} > {self.number}", "known": f"{name} IS NOT NULL"}.get(
             self.form, f"{name} % 5 <> {self.number}"
         )
+
+
+def spark_text(sql: str) -> str:
+    """Spark has its names in other quotes."""
+    return sql.replace('"', "`")
 
 
 def draw_condition(chance: Random, columns: Columns) -> Condition | None:

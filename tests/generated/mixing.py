@@ -17,7 +17,7 @@ from penstock.engine.cluster import StageJob
 from penstock.graph.stages import Edge
 from penstock.hashing import hash_columns
 from penstock.inflight.delivery import CountedStream
-from penstock.inflight.lanes import spread_lanes
+from penstock.inflight.lanes import Dealer, spread_lanes
 from penstock.inflight.live import LiveInputs
 from penstock.inflight.segment import HASH_COLUMN
 from penstock.protocol.keygroups import groups_of
@@ -100,6 +100,8 @@ def _hashes(rows: pa.Table, edge: Edge, number: int, max_parallelism: int) -> np
     if edge.keys:
         return hash_columns([pa.concat_arrays(rows.column(key).chunks) if rows.num_rows else
                              pa.array([], rows.schema.field(key).type) for key in edge.keys])  # fmt: skip
+    if edge.rebalanced:
+        return Dealer(max_parallelism, number).deal(rows.num_rows)
     return np.full(rows.num_rows, spread_lanes(max_parallelism)[number % max_parallelism], np.int64)
 
 

@@ -60,14 +60,17 @@ def run_on_spark(spark: SparkSession, program: Program, folder: Path) -> dict[in
         _write(program, folder, range(half))
         _finish(spark, program, folder, tables, program.schedule.parallelism)
     _write(program, folder, range(half, len(program.input.batches)))
-    _finish(spark, program, folder, tables, min(second, program.schedule.max_parallelism))
+    ends = "end" if program.schedule.flush else None
+    _finish(spark, program, folder, tables, min(second, program.schedule.max_parallelism), flush=ends)
     return {
         node.number: memory_table(tables[node.number]).rows().select(list(node.columns)).cast(schema_of(node.columns))
         for node in program.outputs
     }
 
 
-def _finish(spark: SparkSession, program: Program, folder: Path, tables: dict[int, str], parallelism: int) -> None:
+def _finish(
+    spark: SparkSession, program: Program, folder: Path, tables: dict[int, str], parallelism: int, **options: Any
+) -> None:
     streams = program.streams(lambda node: _read(spark, node, folder))
     outputs = [
         streams[node.number].write(
@@ -84,6 +87,7 @@ def _finish(spark: SparkSession, program: Program, folder: Path, tables: dict[in
         epoch="2 s" if barrier is None else "50 ms",
         prefetch_bytes=program.schedule.prefetch_bytes,
         trigger="available_now",
+        **options,
     )
     if not query.await_termination(TIMEOUT_S):
         query.stop()

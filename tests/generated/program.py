@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 import penstock as pen
+from tests.generated.everything import draw_everything, draw_rebalance
 from tests.generated.keyed import (
     draw_aggregate,
     draw_deduplicate,
@@ -34,6 +35,7 @@ OPERATIONS: dict[Drawn, int] = {
     draw_aggregate: 5,
     draw_deduplicate: 3, draw_number: 4, draw_note: 6, draw_sum: 3, draw_top: 3, draw_window: 7, draw_window_top: 4,
     draw_join: 4, draw_ring: 3, draw_connect: 4, draw_broadcast: 3, draw_pushed: 3,
+    draw_everything: 3, draw_rebalance: 3,
 }  # fmt: skip
 ROW_BY_ROW = (draw_map_batches, draw_select, draw_filter, draw_flat_map, draw_map_async)
 BY_ARRIVAL = (draw_note, draw_note, draw_number, draw_deduplicate, draw_aggregate)
@@ -64,6 +66,8 @@ class Schedule:
     segment_bytes: int
     batch_rows: int
     """Rows of a batch as Spark hands them over."""
+    flush: bool = False
+    """At the end of the input everything comes out, though no row says that time has passed."""
     steps: list[Step] = field(default_factory=list)
 
 
@@ -121,7 +125,8 @@ def draw_program(seed: int, *, on_spark: bool = False) -> Program:
         _grow(pool)
     outputs = _outputs(chance, pool.nodes)
     program = Program(seed, pool.nodes, outputs, Input(), _schedule(chance))
-    program.input = draw_input(chance, program.sources)
+    program.schedule.flush = chance.random() < 0.4
+    program.input = draw_input(chance, program.sources, closes=not program.schedule.flush)
     program.schedule.steps = [_step(chance) for _ in program.input.batches]
     return program
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import penstock as pen
-from tests.generated.exprs import Condition, Expr, draw_condition, draw_expr
+from tests.generated.exprs import IN_ARROW, Condition, Expr, draw_condition, draw_expr, spark_text
 from tests.generated.kinds import LINE, Columns, schema_of, sql_name
 from tests.generated.nodes import LINEAGE, Facts, Node, Pool, some
 
@@ -88,11 +88,11 @@ class Awaited:
 class MapBatches:
     reshape: Reshape
     name: str | None
+    inferred: bool
 
     def build(self, stream: pen.Stream) -> pen.Stream:
-        return stream.map_batches(
-            self.reshape, self.reshape.schema, name=self.name, on_error=self.reshape.on_error
-        )  # fmt: skip
+        schema = None if self.inferred else self.reshape.schema
+        return stream.map_batches(self.reshape, schema, name=self.name, on_error=self.reshape.on_error)
 
     def sql(self, rows: str) -> str:
         return f"SELECT {self.reshape.sql} FROM {rows}{self.reshape.passing}"
@@ -167,12 +167,15 @@ def letter(row: Row) -> list[Row]:
 
 @dataclass(frozen=True, slots=True)
 class Select:
-    """Columns under other names, by Arrow."""
+    """Columns under other names, by Arrow; as SQL text also computed ones."""
 
     shape: Shape
+    as_text: bool
     name: str | None
 
     def build(self, stream: pen.Stream) -> pen.Stream:
+        if self.as_text:
+            return stream.select({new: spark_text(expr.sql) for new, expr in self.shape}, name=self.name)
         return stream.select({new: pc.field(expr.column) for new, expr in self.shape}, name=self.name)
 
     def sql(self, rows: str) -> str:
@@ -182,11 +185,13 @@ class Select:
 @dataclass(frozen=True, slots=True)
 class Filter:
     condition: Condition
-    as_expression: bool
+    form: str
     name: str | None
 
     def build(self, stream: pen.Stream) -> pen.Stream:
-        predicate = self.condition.expression if self.as_expression else None
+        if self.form == "text":
+            return stream.filter(spark_text(self.condition.sql), name=self.name)
+        predicate = self.condition.expression if self.form == "expression" else None
         return stream.filter(self.condition.arrow if predicate is None else predicate, name=self.name)
 
     def sql(self, rows: str) -> str:
@@ -264,19 +269,28 @@ def draw_map_batches(pool: Pool) -> Node | None:
     if facts.updated and not {*facts.updated, *facts.newest} <= set(columns):
         return None
     fails = None if facts.updated else _fails(pool, node)
-    op = MapBatches(Reshape(shape, schema_of(columns), fails), pool.name("map"))
+    op = MapBatches(Reshape(shape, schema_of(columns), fails), pool.name("map"), pool.chance.random() < 0.5)
     return _with_letters(pool, Node(op, (node,), columns, facts), fails)
+
+
+def _behind_operators(node: Node) -> bool:
+    if type(node.op).__name__ == "Rebalance":
+        return _behind_operators(node.inputs[0])
+    return type(node.op).__name__ not in ("Source", "Pushed")
 
 
 def draw_select(pool: Pool) -> Node | None:
     node = pool.one()
     if node is None:
         return None
-    shape = [(name, expr) for name, expr in draw_reshape(pool, node)[0] if expr == Expr(expr.column)]
+    # In the source Spark computes text, and refuses to drop the event time.
+    as_text = _behind_operators(node) and pool.chance.random() < 0.5
+    known = IN_ARROW if as_text else {"same"}
+    shape = [(name, expr) for name, expr in draw_reshape(pool, node)[0] if expr.form in known]
     if not shape:
         return None
     columns = {name: expr.kind(node.columns) for name, expr in shape}
-    op = Select(tuple(shape), pool.name("select"))
+    op = Select(tuple(shape), as_text, pool.name("select"))
     return pool.add(Node(op, (node,), columns, _facts_after(node, dict(shape))))
 
 
@@ -313,7 +327,8 @@ def draw_filter(pool: Pool) -> Node | None:
     condition = None if node is None else draw_condition(pool.chance, node.columns)
     if node is None or condition is None:
         return None
-    op = Filter(condition, pool.chance.random() < 0.5, pool.name("filter"))
+    forms = ("function", "expression", *(("text",) if _behind_operators(node) else ()))
+    op = Filter(condition, pool.chance.choice(forms), pool.name("filter"))
     return pool.add(Node(op, (node,), dict(node.columns), node.handed_on))
 
 

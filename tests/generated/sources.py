@@ -157,8 +157,9 @@ def draw_pushed(pool: Pool) -> Node | None:
 # -- rows ------------------------------------------------------------------------------------------------------------
 
 
-def draw_input(chance: Random, sources: list[Node]) -> Input:
-    """Time moves on from micro-batch to micro-batch by less than the delay, or by more; the last one closes all."""
+def draw_input(chance: Random, sources: list[Node], *, closes: bool) -> Input:
+    """Time moves on from micro-batch to micro-batch by less than the delay, or by more; the last one closes all, if
+    something has to."""
     pools = [_values(chance, node.columns) for node in sources]
     drawn, number, base = Input(), 0, 0
     for mb in range(chance.choice((1, 2, 2, 3, 4))):
@@ -179,6 +180,8 @@ def draw_input(chance: Random, sources: list[Node]) -> Input:
                     number += 1
             batch[op.index] = rows
         drawn.batches.append(batch)
+    if not closes:
+        return drawn
     drawn.batches.append({})
     for node in sources:
         op = node.op

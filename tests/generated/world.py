@@ -33,6 +33,8 @@ def run(program: Program) -> dict[int, pa.Table]:
             world.run()
     world.without_barriers()
     world.settle()
+    if program.schedule.flush:
+        world.flush()
     world.pass_time("1 h")
     return {
         node.number: pa.Table.from_pylist(world.output(world.outputs[f"o{node.number}"]), schema_of(node.columns))

@@ -209,7 +209,7 @@ def generation_shared(_: Any) -> Any:
 
 
 def one_less(original: Any) -> Any:
-    return lambda ids, retain: original(ids, retain - 1) if retain > 1 else tuple(sorted(ids))
+    return lambda ids, retain, *held: original(ids, retain - 1, *held) if retain > 1 else tuple(sorted(ids))
 
 
 def floor_range(_: Any) -> Any:

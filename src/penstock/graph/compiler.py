@@ -99,13 +99,13 @@ class _Compiler:
         """Those that users named get their names before those that SQL made of them."""
         names = {node: self._unique(node.name, given=True) for node in nodes if not node.derived}
         names |= {node: self._unique(node.name, given=False) for node in nodes if node.derived}
-        self._sources = {node: Source(names[node], node.schema, node.frame, node.time) for node in nodes}
+        self._sources = {node: Source(names[node], node.schema, node.frame, node.time, node.begin) for node in nodes}
 
     def _finished_edges(self) -> dict[str, Edge]:
         dealt = self._dealt_edges()
         names = edge_names([(edge.producer, edge.consumer) for edge in self._edges])
         return {
-            edge.name: dataclasses.replace(edge, name=name, dealt=edge.name in dealt)
+            edge.name: dataclasses.replace(edge, name=name, dealt=edge.name in dealt or edge.rebalanced)
             for edge, name in zip(self._edges, names, strict=True)
         }
 
@@ -129,7 +129,8 @@ class _Compiler:
     def _add_operator(self, node: OperatorNode) -> None:
         spec = self._renamed(node)
         first = node.inputs[0]
-        forward = len(node.inputs) == 1 and not first.keys and not first.broadcast and not spec.concurrent
+        exchanged = first.keys or first.broadcast or first.rebalanced
+        forward = len(node.inputs) == 1 and not exchanged and not spec.concurrent
         if forward and not isinstance(first.node, SourceNode) and not self._operator(first.node).spec.emits_at_end:
             draft = self._send(first.node, ToOperator(len(self._draft_of(first.node).specs)))
         else:
@@ -162,7 +163,8 @@ class _Compiler:
         return part
 
     def _passed(self, source: SourceNode) -> OperatorNode:
-        node = OperatorNode(Pass("pass", source.schema), False, (Input(source),))
+        name = f"from-{self._sources[source].name}"[:80]
+        node = OperatorNode(Pass(name, source.schema), False, (Input(source),))
         self._add_operator(node)
         return node
 
@@ -172,12 +174,16 @@ class _Compiler:
         if isinstance(upstream, SourceNode):
             producer, event_time = self._sources[upstream].name, upstream.event_time
             by = upstream.watermark_by
-            self._add_edge(draft, producer, keys, schema, True, False, is_timed(upstream), event_time, watermark_by=by)
+            dealt = (upstream.rebalanced or part.rebalanced) and not keys
+            timed = is_timed(upstream)
+            self._add_edge(
+                draft, producer, keys, schema, True, False, timed, event_time, watermark_by=by, rebalanced=dealt
+            )
             return
-        if not part.broadcast:
+        if not part.broadcast and not part.rebalanced:
             keys = keys or _inherited_keys(self._operator(upstream).spec, schema)
         producer, timed = self._draft_of(upstream).name, is_timed(upstream)
-        more: dict[str, Any] = {"routing": routing, "inherited": not part.keys}
+        more: dict[str, Any] = {"routing": routing, "inherited": not part.keys, "rebalanced": part.rebalanced}
         edge = self._add_edge(draft, producer, keys, schema, False, part.broadcast, timed, **more)
         self._send(upstream, ToEdge(edge))
 

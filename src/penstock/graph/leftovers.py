@@ -35,7 +35,7 @@ def with_leftovers(pipeline: Pipeline, shape: PipelineShape) -> Pipeline:
 
 
 def _waiting(pipeline: Pipeline, rerouted: tuple[str, ...]) -> Pipeline:
-    """Whoever waits for rows upstream waits for these too; nothing holds them, so they are through soon."""
+    """An edge that waits for rows upstream waits for these too; nothing holds them, so they are through soon."""
 
     def waits(edge: Edge) -> Edge:
         return dataclasses.replace(edge, waits_for=(*edge.waits_for, *rerouted)) if edge.waits_for else edge

@@ -16,6 +16,14 @@ from penstock.sinks.base import Sink
 from penstock.sinks.listeners import CommitListener
 
 
+@dataclass(frozen=True, slots=True)
+class SparkPlace:
+    """The checkpoint of a query of Structured Streaming, whose offsets are taken, and never its state."""
+
+    place: str
+    without_state: bool = False
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class SourceNode:
     """A streaming DataFrame, as read."""
@@ -29,8 +37,12 @@ class SourceNode:
     """Columns that tell parts of the source apart, each of which has a watermark of its own."""
     by_default: bool = False
     """`watermark_by` was not given: without its columns there is one watermark for all."""
+    rebalanced: bool = False
+    """Rows without a key go to all subtasks evenly, not by partition."""
     derived: bool = False
     """Made of what a user read, by SQL: of several, all but the first get another name."""
+    begin: SparkPlace | None = None
+    """The checkpoint of another query of Spark, where the source begins."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -49,6 +61,8 @@ class Input:
     node: Node
     keys: tuple[str, ...] = ()
     broadcast: bool = False
+    rebalanced: bool = False
+    """Rows go to all subtasks evenly, whatever made them."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)

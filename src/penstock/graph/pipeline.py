@@ -10,6 +10,7 @@ import msgspec
 import pyarrow as pa
 
 from penstock.graph.names import require_distinct, require_portable
+from penstock.graph.nodes import SparkPlace
 from penstock.graph.stages import Edge, SinkBinding, Stage, ToEdge, ToOperator, ToSink
 from penstock.graph.wiring import wiring_of
 from penstock.operators.base import OperatorSpec
@@ -29,6 +30,8 @@ class Source:
     schema: pa.Schema
     frame: object = field(compare=False, repr=False)
     time: SourceTime | None = None
+    begin: SparkPlace | None = None
+    """The checkpoint of another query of Spark, where the source begins."""
 
 
 @dataclass(frozen=True, slots=True)

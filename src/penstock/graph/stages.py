@@ -47,6 +47,8 @@ class Edge:
     """Segments keep the arrival of their rows, because a consumer reads in that order."""
     waits_for: tuple[str, ...] = ()
     """Edges upstream: rows are read only after those that arrived earlier and are still there."""
+    rebalanced: bool = False
+    """Rows are dealt out over all subtasks as they come; their order is given up."""
     port: int = 0
     """Its number among the inputs of its consumer."""
 

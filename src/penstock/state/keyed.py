@@ -25,7 +25,7 @@ from penstock.state.compact import Level, merged_chunks
 from penstock.state.files import FileRun
 from penstock.state.keys import Flags, KeyColumn, Rows, normalise
 from penstock.state.layout import STATE_KIND, file_schema, groups_of_orders, order_span, to_batch
-from penstock.state.ranges import Entries, Spans, count_within, first_within, read_within
+from penstock.state.ranges import Entries, KeySpans, count_within, first_within, last_within, read_within
 from penstock.state.runs import Hits, Orders, Sorted, SortedRun, find, gather, merge, sort_orders, superseded
 from penstock.state.tiers import SectionMerge, plan_merges, sections, tiers_to_merge
 from penstock.store.arrowfile import ArrowFileWriter
@@ -143,15 +143,19 @@ class KeyedState:
         assert not superseded(orders, run.keys, np.arange(run.rows)).any(), "a key occurs twice in one update"
         self._change(run)
 
-    def count_within(self, spans: Spans) -> Rows:
+    def count_within(self, spans: KeySpans) -> Rows:
         """How many entries each span of orders has at most; superseded ones count."""
         return count_within(self._newest_first(), spans)
 
-    def first_within(self, spans: Spans) -> Orders:
+    def first_within(self, spans: KeySpans) -> Orders:
         """The lowest order in each span; too low if that entry was deleted, never too high."""
         return first_within(self._newest_first(), spans)
 
-    def within(self, spans: Spans) -> Entries | None:
+    def last_within(self, spans: KeySpans) -> Orders:
+        """The highest order in each span; too high if that entry was deleted, never too low."""
+        return last_within(self._newest_first(), spans)
+
+    def within(self, spans: KeySpans) -> Entries | None:
         """The entries of some spans of orders; None: there are none."""
         run = read_within(self._newest_first(), spans)
         if run is None:

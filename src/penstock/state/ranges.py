@@ -29,14 +29,14 @@ class Entries(NamedTuple):
         return Entries(self.orders[rows], self.keys.take(indices), self.values.take(indices))
 
 
-class Spans(NamedTuple):
+class KeySpans(NamedTuple):
     """Spans of orders, first and last included, ascending and apart from each other."""
 
     firsts: Orders
     lasts: Orders
 
 
-def count_within(levels: Iterable[Level], spans: Spans) -> Rows:
+def count_within(levels: Iterable[Level], spans: KeySpans) -> Rows:
     """How many rows each span has at most; superseded and deleted ones count."""
     counts = np.zeros(len(spans.firsts), np.int64)
     for run in _touched(levels, spans):
@@ -44,7 +44,7 @@ def count_within(levels: Iterable[Level], spans: Spans) -> Rows:
     return counts
 
 
-def read_within(levels: Iterable[Level], spans: Spans) -> SortedRun | None:
+def read_within(levels: Iterable[Level], spans: KeySpans) -> SortedRun | None:
     """The live rows of all spans, from `levels`, newest first; None: there are none."""
     parts = [part for run in _touched(levels, spans) if (part := _picked(run, spans)) is not None]
     if not parts:
@@ -53,7 +53,7 @@ def read_within(levels: Iterable[Level], spans: Spans) -> SortedRun | None:
     return merged if merged.rows else None
 
 
-def first_within(levels: Iterable[Level], spans: Spans) -> Orders:
+def first_within(levels: Iterable[Level], spans: KeySpans) -> Orders:
     """The first order of each span that has rows, superseded and deleted ones included."""
     found = [np.empty(0, np.uint64)]
     for run in _touched(levels, spans):
@@ -63,13 +63,23 @@ def first_within(levels: Iterable[Level], spans: Spans) -> Orders:
     return np.concatenate(found)
 
 
-def _touched(levels: Iterable[Level], spans: Spans) -> Iterable[SortedRun]:
+def last_within(levels: Iterable[Level], spans: KeySpans) -> Orders:
+    """The last order of each span that has rows, superseded and deleted ones included."""
+    found = [np.empty(0, np.uint64)]
+    for run in _touched(levels, spans):
+        stops = np.searchsorted(run.orders, spans.lasts, side="right")
+        lasts = run.orders[np.maximum(stops - 1, 0)]
+        found.append(lasts[(stops > 0) & (lasts >= spans.firsts)])
+    return np.concatenate(found)
+
+
+def _touched(levels: Iterable[Level], spans: KeySpans) -> Iterable[SortedRun]:
     if len(spans.firsts):
         for level in levels:
             yield from level.between(spans.firsts[0], spans.lasts[-1])
 
 
-def _picked(run: SortedRun, spans: Spans) -> SortedRun | None:
+def _picked(run: SortedRun, spans: KeySpans) -> SortedRun | None:
     starts = np.searchsorted(run.orders, spans.firsts)
     counts = np.searchsorted(run.orders, spans.lasts, side="right") - starts
     picked = np.flatnonzero(counts)

@@ -19,10 +19,12 @@ from penstock.api.stream import Stream
 from penstock.engine.checkpoints import Checkpoints
 from penstock.engine.cluster import JobFailed, OfferedBatch, StageJob
 from penstock.engine.epochs import EpochResult, EpochRunner
+from penstock.engine.loop import FLUSHES_MAX
 from penstock.graph.compiler import compile_pipeline
 from penstock.graph.nodes import SinkNode
 from penstock.operators.process.timers import micros_of
 from penstock.operators.values.convert import arrow_values
+from penstock.plain import plain_methods
 from penstock.protocol.ids import BatchId, Generation
 from penstock.protocol.keygroups import KeyGroupRange
 from penstock.protocol.manifest import Manifest
@@ -43,6 +45,7 @@ _TICK_S = 0.005
 """How far the clock moves at each look. A step looks four times."""
 
 
+@plain_methods
 class Harness:
     """Runs a stream whose sources were made by `penstock.testing.stream_of`.
 
@@ -125,6 +128,17 @@ class Harness:
         self._now += round(parse_duration(duration, "pass_time") * 1e6)
         return self.settle()
 
+    def flush(self) -> list[dict[str, Any]]:
+        """Does what ``start(flush="end")`` does at the end of the input: closes all windows and sessions, emits rows
+        of outer joins that found no match, fires timers in event time."""
+        emitted = self.settle()
+        for _ in range(FLUSHES_MAX):
+            target = self._runner.flush_target()
+            if target is None:
+                break
+            emitted += self._epoch(None, target) + self.settle()
+        return emitted
+
     def crash(self) -> None:
         """Makes the next epoch crash before it is published. A new driver then repeats it from the last checkpoint."""
         self._crash = True
@@ -196,20 +210,20 @@ class Harness:
             raise JobFailed("crash")
         return reports
 
-    def _epoch(self, batch: OfferedBatch | None) -> list[dict[str, Any]]:
+    def _epoch(self, batch: OfferedBatch | None, flush_to: int | None = None) -> list[dict[str, Any]]:
         try:
-            result = self._run(batch)
+            result = self._run(batch, flush_to)
         except JobFailed:
             self._runner = self._started(self._runner.manifest)
-            result = self._run(batch)
+            result = self._run(batch, flush_to)
         emitted = {name: _rows(result, name) for name in self._collected}
         for name, rows in emitted.items():
             self._collected[name] += rows
         return emitted[_MAIN]
 
-    def _run(self, batch: OfferedBatch | None) -> EpochResult:
+    def _run(self, batch: OfferedBatch | None, flush_to: int | None) -> EpochResult:
         sinks = self._runner.manifest.sinks
-        return self._runner.run(batch, lambda: sinks)
+        return self._runner.publish(self._runner.prepare(batch, lambda: sinks, flush_to))
 
 
 @dataclass(slots=True)

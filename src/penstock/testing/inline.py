@@ -18,11 +18,14 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from penstock.api.outputs import Output
 from penstock.api.read import source_node
-from penstock.api.stream import Output, Stream
+from penstock.api.stream import Stream
 from penstock.engine.cluster import OfferedBatch, StageJob
 from penstock.engine.feed import Demand
 from penstock.engine.history import OnEvent, listeners_of
+from penstock.engine.migrating import MigrationWork
+from penstock.engine.naming import ByName, Naming
 from penstock.engine.options import Config, Options
 from penstock.engine.query import Query
 from penstock.engine.start import Surroundings, start_query
@@ -30,21 +33,25 @@ from penstock.graph.compiler import compile_pipeline
 from penstock.graph.stages import Edge
 from penstock.hashing import hash_columns
 from penstock.inflight.delivery import CountedStream
-from penstock.inflight.lanes import spread_lanes
+from penstock.inflight.lanes import Dealer, spread_lanes
 from penstock.inflight.segment import HASH_COLUMN
+from penstock.plain import plain_errors
 from penstock.protocol.ids import BatchId
 from penstock.protocol.keygroups import groups_of
 from penstock.protocol.plan import StagePlan
 from penstock.protocol.report import SubtaskReport
 from penstock.protocol.silence import SourceState
+from penstock.records import MigratedPart
 from penstock.sinks.base import Sink
 from penstock.store import open_store
 from penstock.store.base import Store
 from penstock.subtask.attempt import Limits, run_subtask
+from penstock.subtask.migrate import migrate_part
 from penstock.testing.batch import TablesBatch, tables_of
 from penstock.testing.mixing import live_batches, live_inputs, rows_in
 
 
+@plain_errors
 def stream_of(schema: pa.Schema, name: str = "source", **event_time: Any) -> Stream:
     """A stream whose rows will come from an `InlineFeed`; event time as in `penstock.read`."""
     return Stream(source_node(name, schema, None, **event_time))
@@ -112,6 +119,8 @@ def rows_of(
     if edge.keys:
         columns = [table.column(key).combine_chunks() for key in edge.keys]
         hashes = hash_columns([c.chunk(0) if isinstance(c, pa.ChunkedArray) else c for c in columns])
+    elif edge.rebalanced:
+        hashes = Dealer(plan.max_parallelism).deal(table.num_rows)
     elif partition_by is not None and partition_by in table.schema.names:
         partitions = table.column(partition_by).to_numpy() % plan.max_parallelism
         hashes = spread_lanes(plan.max_parallelism)[partitions]
@@ -122,6 +131,11 @@ def rows_of(
     batches = mine_only.to_batches()
     assert len(batches) <= 1
     return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=mine_only.schema)
+
+
+def migrate_here(work: MigrationWork) -> list[MigratedPart]:
+    """All parts of a migration in this process."""
+    return [migrate_part(task, work.function, work.origin, work.target) for task in work.tasks]
 
 
 class InlineFeed:
@@ -151,8 +165,8 @@ class InlineFeed:
         return SourceState(None)
 
     @property
-    def names_sources(self) -> bool:
-        return True
+    def naming(self) -> Naming:
+        return ByName()
 
     def remembers(self, batch_id: BatchId, offsets_digest: str | None) -> bool:  # noqa: ARG002 - numbers never change
         return True
@@ -219,5 +233,6 @@ class InlineRun:
             store=self.open_store,
             clock=self.driver_clock,
             now_us=self.wall_us,
+            migrate=migrate_here,
         )
         return start_query(pipeline, config, surroundings, listeners_of(on_event))

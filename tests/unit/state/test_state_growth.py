@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import penstock as pen
-from penstock.api.stream import Output
+from penstock.api.outputs import Output
 from penstock.errors import CheckpointMismatch
 from penstock.operators.process.user_state import StateField, alive, state_schema, with_expiry
 from penstock.testing.inline import InlineRun, stream_of

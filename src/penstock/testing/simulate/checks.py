@@ -219,7 +219,7 @@ class Checks:
             self._fail("garbage", f"{process.name} deletes {path}, which it copies into a savepoint")
 
     def _forget_attempt(self, process: Process, announcement: Announcement) -> None:
-        """A newer driver leaves an older one's files alone if it published that checkpoint, or nobody knows who did."""
+        """A newer driver leaves the files of an older one alone if that one published the checkpoint, or may have."""
         by = announcement.by
         published = self._manifests.get(by.checkpoint)
         if by.generation < process.generation and (published is None or published.generation == by.generation):
@@ -339,7 +339,7 @@ class Checks:
             committed = table.committed()
             for file in set(table.files) - committed - table.made_too_late - table.merged:
                 if (table.sink, file) not in self._undecidable:
-                    self._fail("garbage", f"{table.name}: file {file} is in no snapshot, and nobody will remove it")
+                    self._fail("garbage", f"{table.name}: file {file} is in no snapshot, and nothing will remove it")
 
 
 def id_of(committable: Committable) -> bytes:

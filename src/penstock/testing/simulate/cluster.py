@@ -1,4 +1,4 @@
-"""Spark as the engine sees it: attempts that die before or after writing, run twice, or go on when nobody waits.
+"""Spark as the engine sees it: attempts that die before or after writing, run twice, or go on when their job is over.
 
 Each attempt is a process of its own. The real `run_subtask` runs in it.
 """
@@ -186,7 +186,7 @@ def delivered(
 ) -> pa.RecordBatch:
     """What Spark's shuffle hands to one subtask: rows by key, or by the partition they came from.
 
-    Rows of a partition keep their order; which partition comes first, nobody knows.
+    Rows of a partition keep their order; which partition comes first is not known.
     """
     rows, partitions = tables[edge.producer], np.array(tables[edge.producer + PARTITIONS], np.int64)
     if edge.keys:

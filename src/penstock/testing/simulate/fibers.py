@@ -122,7 +122,7 @@ class Scheduler:
         fiber = self._running()
         at = self.now + fiber.ahead + seconds * fiber.process.slowness
         if (not self._queue or at < self._queue[0][0]) and fiber.process.paused_until <= at <= self._time_limit_s:
-            self.now, fiber.ahead = at, 0.0  # nobody else is due before
+            self.now, fiber.ahead = at, 0.0  # no other fiber is due before
             return
         self._push(fiber, at)
         self._switch(fiber)

@@ -1,7 +1,7 @@
 """Other engines that work on the tables of a query: they commit, compact, tag, expire snapshots, and roll back.
 
 After a rollback, or when a snapshot is gone that would prove what was committed, a query may refuse to go on; then
-somebody brings back what was taken away. Whatever it does, the table is right in the end.
+the engine brings back what it took away. Whatever it does, the table is right in the end.
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ class OtherEngines:
         return self._expired and not self._rolled_back
 
     def bring_back(self) -> None:
-        """Somebody restores what was taken away."""
+        """The engine restores what it took away."""
         for table in self._world.tables.values():
             table.expired = 0
             table.history, table.rolled_back = [*table.history, *table.rolled_back], []
 
 
 def _may_change(table: SimTable) -> bool:
-    """Not where commits of ours were rolled back: whoever did that may still undo it."""
+    """Not where commits of ours were rolled back: the engine that did that may still undo it."""
     return bool(table.history) and not any(snapshot.checkpoint for snapshot in table.rolled_back)

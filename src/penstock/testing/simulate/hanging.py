@@ -1,7 +1,7 @@
 """Attempts that hang: in a call, in a function of the user, or as a whole process, for a while or for ever.
 
-The product's own watchdog looks at each attempt, and the query's own watch has jobs cancelled. Whoever hung may come
-back long after its job was given up, and goes on as if nothing had happened.
+The product's own watchdog looks at each attempt, and the query's own watch has jobs cancelled. An attempt that hung may
+come back long after its job was given up, and goes on as if nothing had happened.
 """
 
 from __future__ import annotations

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import pyarrow as pa
 
+from penstock.api.outputs import Output
 from penstock.api.read import source_node
-from penstock.api.stream import Output, Stream
+from penstock.api.stream import Stream
 from penstock.graph.compiler import compile_pipeline
 from penstock.graph.nodes import Input, OperatorNode, SourceNode
 from penstock.graph.pipeline import Pipeline
@@ -180,7 +181,10 @@ def _trunk(shape: Shape, world: World, streams: list[Stream], variant: Variant) 
         stream = stream.map_batches(_same, name="front")
     if variant.fused:
         stream = stream.map_batches(_same, name="fused")
-    stream = stream.key_by("key").process(numbering("key", "n1", row_cost_s), name=variant.first)
+    if variant.staged:
+        stream = stream.key_by("key").process(_handing_on(schema), name="staged")
+    first = numbering("key", "n1", row_cost_s, variant.field)
+    stream = stream.key_by("key").process(first, name=variant.first)
     if variant.behind:
         stream = stream.map_batches(_same, name="behind")
     if shape.map_between:
@@ -209,7 +213,22 @@ def _behind(shape: Shape, world: World, stream: Stream) -> Iterator[Output]:
         yield panes.write(SimSink(world.tables["windows"]), name="panes")
 
 
-def _numbering(world: World, schema: pa.Schema, key_column: str, column: str, row_cost_s: float) -> KeyedProcess:
+def _handing_on(schema: pa.Schema) -> KeyedProcess:
+    class HandingOn(KeyedProcess):
+        output = schema
+
+        def process(self, key: dict[str, Any], rows: list[dict[str, Any]], state: Any, out: Any) -> None:
+            del key, state
+            out.emit_many(rows)
+
+    return HandingOn()
+
+
+def _numbering(
+    world: World, schema: pa.Schema, key_column: str, column: str, row_cost_s: float, field: str | None = None
+) -> KeyedProcess:
+    """`field`: more state, which must hold the number as long as it is there."""
+
     class Numbering(KeyedProcess):
         output = schema
         n = value_state(pa.int64())
@@ -223,9 +242,14 @@ def _numbering(world: World, schema: pa.Schema, key_column: str, column: str, ro
                 number += 1
                 row[column] = number
             state.n = number
+            if field is not None:
+                setattr(state, field, number)
             out.emit_many(rows)
 
-    return Numbering()
+    if field is None:
+        return Numbering()
+    more: type[KeyedProcess] = type("Numbering", (Numbering,), {field: value_state(pa.int64())})
+    return more()
 
 
 @dataclass(slots=True)

@@ -35,7 +35,7 @@ class SimKeeper:
         self._stopped = True
 
     def step(self) -> UpkeepReport:
-        if self._stopped or self._table.rolled_back:  # somebody is about to undo that
+        if self._stopped or self._table.rolled_back:  # another engine is about to undo that
             return UpkeepReport()
         return UpkeepReport(files_compacted=self._compact(), snapshots_expired=self._expire())
 

@@ -1,6 +1,8 @@
 """Going on elsewhere: everything ends, and a query starts in a new folder from a savepoint or a copy of the old one.
 
-If the tables are ahead of what is restored, the start is refused, and the old folder is used again.
+If the tables are ahead of what is restored, the start is refused, and the old folder is used again. A fork never is.
+Its tables are copies of the old ones as of that checkpoint, with what was still to be committed, made by somebody else.
+So the results in the end must be the same as without it.
 """
 
 from __future__ import annotations
@@ -12,17 +14,22 @@ import msgspec
 
 from penstock.engine.checkpoints import Checkpoints
 from penstock.errors import PenstockError
+from penstock.protocol.fork import forked
 from penstock.protocol.layout import MANIFESTS, top_of
-from penstock.protocol.manifest import Manifest
+from penstock.protocol.manifest import Manifest, SinkState
 from penstock.testing.simulate.checks import Checks, pending_of
 from penstock.testing.simulate.fibers import Process
 from penstock.testing.simulate.source import Offsets
 from penstock.testing.simulate.storage import Disk, File, SimStore
-from penstock.testing.simulate.table import Written
+from penstock.testing.simulate.table import SimTable, Written
 
 if TYPE_CHECKING:
     from penstock.testing.simulate.world import World
 
+FORK = "f" * 32
+"""Stands for the identity of a fork, which its driver draws."""
+COPIED = "copied"
+"""Who filled the tables of a fork."""
 REFUSALS = frozenset({"TablePositionMismatch", "NoSuchCheckpoint"})
 """Why a start elsewhere may be refused."""
 
@@ -43,6 +50,10 @@ class Place:
     manifest: Manifest
     log: Log
 
+    @property
+    def folder(self) -> str:
+        return self.path.partition("@")[0]
+
 
 @dataclass(frozen=True, slots=True)
 class _Left:
@@ -51,6 +62,7 @@ class _Left:
     disk: Disk
     checks: Checks
     log: Log
+    tables: dict[str, SimTable]
 
 
 class Moving:
@@ -61,6 +73,9 @@ class Moving:
         self._left: _Left | None = None
         self._copies: dict[str, Disk] = {}
         self.origin: str | None = None
+        self.forks = False
+        self._read_only: list[tuple[Disk, dict[str, bytes]]] = []
+        """Originals of forks, as they were."""
 
     def disk_at(self, url: str) -> Disk | None:
         return self._copies.get(url)
@@ -74,7 +89,7 @@ class Moving:
         """What a new driver has to restore, until one has."""
         return self.origin if self.origin is not None and not self.begun else None
 
-    def go(self) -> None:
+    def go(self, *, fork: bool = False) -> None:
         """Ends everything and makes a new folder, if there is anything to restore from."""
         world = self._world
         if not self.begun or self.restores() is not None:
@@ -84,12 +99,22 @@ class Moving:
         place = self._place()
         if place is None:
             return
-        world.log(f"moves to a new folder, restoring {place.path}")
+        tables = {name: copied(table, place.manifest) for name, table in world.tables.items()} if fork else {}
+        self.forks = fork and None not in tables.values()
+        world.log(f"moves to a new folder, {'forking' if self.forks else 'restoring'} {place.path}")
         source = world.source
-        self._left = _Left(world.disk, world.checks, Log(dict(source.offsets), frozenset(source.commits)))
+        log = Log(dict(source.offsets), frozenset(source.commits))
+        self._left = _Left(world.disk, world.checks, log, world.tables)
         self.origin = place.path
-        world.disk, world.checks = Disk(), world.checks.elsewhere(place.manifest)
         source.offsets, source.commits = dict(place.log.offsets), set(place.log.commits)
+        if self.forks:
+            begun = forked(place.manifest, FORK)
+            world.disk, world.checks = Disk(), world.checks.elsewhere(begun)
+            world.tables = {name: table for name, table in tables.items() if table is not None}
+            disk = world.savepoints.disk_at(place.folder) or self._copies[place.folder]
+            self._read_only.append((disk, _contents(disk)))
+            return
+        world.disk, world.checks = Disk(), world.checks.elsewhere(place.manifest)
         for table in world.tables.values():
             table.fenced_below = 0
             wanted = {msgspec.json.decode(c.payload, type=Written).file for c in pending_of(place.manifest, table.sink)}
@@ -103,8 +128,14 @@ class Moving:
         assert left is not None
         world.log("goes back to the old folder")
         world.end_everything()
-        world.disk, world.checks, self.origin = left.disk, left.checks, None
+        world.disk, world.checks, world.tables, self.origin = left.disk, left.checks, left.tables, None
         world.source.offsets, world.source.commits = left.log.offsets, set(left.log.commits)
+
+    def check(self) -> None:
+        """Raises: `CheckFailed` when a fork changed its original."""
+        for disk, before in self._read_only:
+            if _contents(disk) != before:
+                self._world.scheduler.fail("fork: it changed the folder of its original")
 
     def _place(self) -> Place | None:
         world = self._world
@@ -118,6 +149,29 @@ class Moving:
             named = f"{path}@{manifest.checkpoint}" if world.rng.random() < 0.5 else path
             return Place(named, manifest, log)
         return world.rng.choice(places) if places else None
+
+
+def copied(table: SimTable, manifest: Manifest) -> SimTable | None:
+    """A table with what a query had written up to a checkpoint; None where that cannot be told from the table any more.
+
+    What is pending in the checkpoint counts: the original commits it, and no fork does.
+    """
+    state = manifest.sinks.get(table.sink, SinkState())  # no program of this world writes to some tables
+    last = -1 if state.committed is None else state.committed
+    whole = [made for made in table.history if made.user == COPIED or 0 < made.checkpoint <= last]
+    files = [file for snapshot in whole for file in snapshot.added]
+    files += [msgspec.json.decode(c.payload, type=Written).file for c in pending_of(manifest, table.sink)]
+    if not set(files) <= table.files.keys():
+        return None
+    made = SimTable(table.name, table.sink, table.world, files_begun=table.files_begun)
+    made.files = {file: table.files[file] for file in files}
+    if files:
+        made.publish(COPIED, added=tuple(files), rows=sum(len(made.files[file]) for file in files))
+    return made
+
+
+def _contents(disk: Disk) -> dict[str, bytes]:
+    return {path: bytes(file.data) for path, file in disk.files.items()}
 
 
 def newest_in(world: World, disk: Disk) -> Manifest | None:

@@ -16,6 +16,7 @@ import pyarrow as pa
 from penstock.engine.cluster import OfferedBatch
 from penstock.engine.feed import Demand, SourceContended
 from penstock.engine.loop import EpochLoop
+from penstock.engine.naming import ByName, Naming
 from penstock.protocol.ids import BatchId
 from penstock.protocol.silence import SourceState
 from penstock.testing.batch import TablesBatch
@@ -128,8 +129,8 @@ class SimFeed:
         return SourceState(None)
 
     @property
-    def names_sources(self) -> bool:
-        return True
+    def naming(self) -> Naming:
+        return ByName()
 
     def remembers(self, batch_id: BatchId, offsets_digest: str | None) -> bool:
         return str(self._world.source.offsets.get(batch_id)) == offsets_digest

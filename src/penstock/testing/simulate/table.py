@@ -1,8 +1,8 @@
 """A table with snapshots, as several processes see it: slow, failing, written to by others, outcome sometimes unknown.
 
 A commit goes as on a local Paimon warehouse: look, prepare, look again and ask for leadership, then publish by
-create-if-absent, which fails when anybody published in between. Which commits the table holds is found out by the
-code for Paimon tables (`paimon_history`), over snapshots that other engines expire, compact and roll back.
+create-if-absent, which fails when another committer published in between. Which commits the table holds is found out by
+the code for Paimon tables (`paimon_history`), over snapshots that other engines expire, compact and roll back.
 """
 
 from __future__ import annotations
@@ -81,15 +81,15 @@ class SimTable:
     history: list[Snapshot] = field(default_factory=list)
     """All snapshots that count, from number 1 on."""
     expired: int = 0
-    """So many of them nobody can read any more."""
+    """So many of them cannot be read any more."""
     rolled_back: list[Snapshot] = field(default_factory=list)
-    """Those that somebody took away, as long as nobody has published since."""
+    """Those that another engine took away, as long as nothing was published since."""
     merged: set[int] = field(default_factory=set)
     """Files that compaction wrote."""
     fenced_below: int = 0
     files_begun: int = 0
     made_too_late: set[int] = field(default_factory=set)
-    """Files that zombies made, or may still make, after whoever judged their attempts had removed them."""
+    """Files that zombies made, or may still make, after the driver that judged their attempts had removed them."""
 
     def next_file(self) -> int:
         self.files_begun += 1

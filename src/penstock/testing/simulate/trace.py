@@ -11,7 +11,7 @@ Event = tuple[float, str, str, str]
 
 
 class Trace:
-    """The events of one simulation; they become text when somebody asks."""
+    """The events of one simulation; they become text when the trace is printed."""
 
     def __init__(self, show: Callable[[str], None] | None = None) -> None:
         self._show = show

@@ -1,6 +1,6 @@
 """Asynchronous calls in virtual time: the product's own code for them, on an event loop that the simulation turns.
 
-The real loop runs in a thread of its own and the subtask waits at a queue. Here whoever waits at the queue turns the
+The real loop runs in a thread of its own and the subtask waits at a queue. Here the thread that waits there turns the
 loop until something is there; while nothing is ready, virtual time passes.
 """
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 LEAST_S = 1e-6
-"""Waiting in vain takes at least this long, or whoever waits for less than the clock can tell would wait for ever."""
+"""Waiting in vain takes at least this long, or a wait shorter than the clock can tell would last for ever."""
 TURNS_TO_CANCEL = 5
 
 
@@ -41,7 +41,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return self._scheduler.clock()
 
     def turn(self, until: float) -> None:
-        """Runs until somebody stops it, until a moment, or until there is nothing to do."""
+        """Runs until it is stopped, until a moment, or until there is nothing to do."""
         self._until = until
         self.run_forever()
 
@@ -60,7 +60,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """There are none."""
 
     def _write_to_self(self) -> None:
-        """Nobody sleeps."""
+        """No thread sleeps here."""
 
 
 class _Queue:

@@ -23,7 +23,7 @@ WORLDS = 0.3
 """So many have a wall clock that jumps."""
 JUMPS_S = (-YEAR_S, -3600.0, -20.0, -2.0, 2.0, 20.0, 3600.0, 0.8 * DAY_S, YEAR_S)
 FOR_A_MOMENT = (0.05, 0.75)
-"""Of the time after which anybody may believe a wrong clock: then it is put right."""
+"""Of the time after which a driver may believe a wrong clock: then it is put right."""
 FOR_GOOD_S = (1.0, 40.0)
 """So long a clock keeps what it was set to, where it is not put right."""
 BELIEVED_AFTER_S = (6.0, 60.0)
@@ -31,6 +31,8 @@ BELIEVED_AFTER_S = (6.0, 60.0)
 IDLE_S = 2 * DAY_S
 """Sources count as idle after so long where clocks are wrong for moments only: nothing may ever make them so."""
 FASTEST, SLOWEST = 2.0, 0.9
+PACE_S = 1.0
+"""Two readings of a wall clock that keeps pace differ by this much at most."""
 ROUNDING_US = 10
 
 
@@ -63,6 +65,8 @@ class WallClock:
         self.believed_s = self._rng.choice(BELIEVED_AFTER_S)
         self._begun: dict[Process, float] = {}
         self._seen: dict[Process, _Seen] = {}
+        self._readings: dict[Process, list[float]] = {}
+        """The moments at which each driver is known to have read the wall clock."""
 
     @property
     def idle_s(self) -> float | None:
@@ -76,7 +80,7 @@ class WallClock:
         return _wall(clock_s, self._times[-1])
 
     def _jump(self, at_s: float) -> None:
-        """Somebody sets the clock, or sets it right."""
+        """The clock is set wrong, or set right."""
         wrong = self._times[-1].offset_s
         if wrong and (self.for_moments or not self._world.faults.on):
             self._set(at_s, 0.0)
@@ -105,6 +109,7 @@ class WallClock:
         last, before = self._times[-1], self._seen.get(process)
         steady_s = clock_s if before is None or before.clock_s < last.since_s else before.steady_s
         self._seen[process] = _Seen(now, clock_s, steady_s)
+        self._readings.setdefault(process, []).append(clock_s)
         if stored is not None and now < stored:
             self._fail(f"it goes back by {stored - now} us", wall)
         if before is None:
@@ -114,7 +119,7 @@ class WallClock:
         passed = round((clock_s - before.clock_s) * US)
         if now - before.now < int(SLOWEST * passed) - ROUNDING_US:
             self._fail(f"{now - before.now} us passed in {passed} us", wall)
-        if now > self._latest(before.now, before.clock_s, clock_s, float("-inf")):
+        if now > self._latest(process, before.now, (before.clock_s, clock_s), float("-inf")):
             self._fail(f"{now - before.now} us passed in {passed} us, and the wall clock had just jumped", wall)
         if clock_s - steady_s > self.believed_s + 0.1 and now < wall - ROUNDING_US:
             self._fail(f"it is {wall - now} us behind a wall clock that is steady for {clock_s - steady_s:.1f} s", wall)
@@ -122,24 +127,42 @@ class WallClock:
     def _first(self, process: Process, now: int, stored: int, clock_s: float, wall: int) -> None:
         """A driver may believe that up to a day has passed since the checkpoint, and no more."""
         begun_s, day = self._begun[process], round(DAY_S * US)
-        if now > self._latest(stored + day, begun_s, clock_s, begun_s):
+        if now > self._latest(process, stored + day, (begun_s, clock_s), begun_s):
             self._fail(f"{now - stored} us passed since the checkpoint from which the driver goes on", wall)
         if self._times[-1].since_s < begun_s and 0 <= wall - stored <= day and now < wall - ROUNDING_US:
             self._fail(f"it is {wall - now} us behind the wall clock after a restart", wall)
 
-    def _latest(self, now: int, from_s: float, to_s: float, known_s: float) -> int:
-        """The latest processing time allowed at `to_s`: where the wall clock was steady for long enough, as far as
-        somebody knows who looks at it since `known_s`, it may be as late as that; elsewhere it runs twice as fast."""
+    def _latest(self, process: Process, now: int, span_s: tuple[float, float], known_s: float) -> int:
+        """The latest processing time allowed at the end of a span that begins with `now`.
+
+        A driver that looks at the wall clock since `known_s` may take over its time at any moment after the clock was
+        steady for long enough. From then on, as before, processing time runs at most twice as fast: the driver
+        cannot know when between two readings a clock jumped."""
+        from_s, to_s = span_s
         for number, steady in enumerate(self._times):
             until_s = self._times[number + 1].since_s if number + 1 < len(self._times) else to_s
             begin_s, end_s = max(steady.since_s, from_s), min(until_s, to_s)
             if begin_s >= end_s:
                 continue
             now += round(FASTEST * (end_s - begin_s) * US)
-            since_s = steady.since_s if number else float("-inf")
-            if end_s - max(since_s, known_s) >= self.believed_s:
-                now = max(now, _wall(end_s, steady))
+            taken_s = max(begin_s, max(self._steady_since(process, number), known_s) + self.believed_s)
+            if taken_s <= end_s:
+                now = max(now, _wall(taken_s, steady) + round(FASTEST * (end_s - taken_s) * US))
         return now + ROUNDING_US
+
+    def _steady_since(self, process: Process, number: int) -> float:
+        """Since when this driver may hold the wall clock to be as it is at `number`: a clock that was wrong between two
+        readings, and right at both, looks steady."""
+        since_s, offset_s = self._times[number].since_s, self._times[number].offset_s
+        for earlier in reversed(range(number)):
+            if abs(self._times[earlier].offset_s - offset_s) <= PACE_S:
+                since_s = self._times[earlier].since_s
+            elif self._reads_within(process, self._times[earlier].since_s, self._times[earlier + 1].since_s):
+                return since_s
+        return since_s or float("-inf")
+
+    def _reads_within(self, process: Process, begin_s: float, end_s: float) -> bool:
+        return any(begin_s <= read_s < end_s for read_s in self._readings.get(process, ()))
 
     def _fail(self, what: str, wall: int) -> None:
         times = ", ".join(f"{time.offset_s:+.0f} s from {time.since_s:.3f}" for time in self._times[-3:])

@@ -59,11 +59,13 @@ BACK = (1, 2, 2, 2, 3, 5)
 """How many checkpoints back: tables are rarely ahead of the newest ones."""
 MOVES = 0.15
 """Of restarts: in a new folder."""
+FORKS = 0.5
+"""Of moves, where programs change: as a fork into other tables."""
 RESTORE_PAUSED = 0.3
 """Of those: soon after it took over, so that the next driver is ahead when it goes on."""
 FAULTS_MAX_S = 150.0
 FIRST_SLICES = (1, 1, 2, 5)
-"""Rows of the first step after a start, when nobody knows yet what a row costs. Worlds have few rows: with the
+"""Rows of the first step after a start, when the cost of a row is not known yet. Worlds have few rows: with the
 product's figure the barrier could never fire in the first epoch."""
 UPKEEP = 0.2
 """Of worlds: their tables are kept by the query."""
@@ -170,6 +172,7 @@ class World:
         self._run_to_end(self.start_driver())
         self.checks.nothing_left_over()
         self.savepoints.check()
+        self.moving.check()
 
     def _with_faults(self, at_least_s: float, part: float) -> bool:
         """Drivers come and go, until a part of the records was read; True when one of them got to the end."""
@@ -186,7 +189,7 @@ class World:
                 self._judge(driver)
                 self.scheduler.pause(self.rng.choice((0.0, 0.5, 5.0)))
                 if self.rng.random() < MOVES:
-                    self.moving.go()
+                    self.moving.go(fork=self._changes is not None and self._changes.random() < FORKS)
                 driver = self.start_driver(restore=self.rng.random() < RESTORES)
             else:
                 driver = self._meddle(driver)
@@ -250,7 +253,7 @@ class World:
             self.scheduler.wait(50)
 
     def _await_zombies(self) -> None:
-        """Paused drivers and attempts wake up, find out that nobody wants them, and end; whoever hangs is killed."""
+        """Paused drivers and attempts wake, find out that they were replaced, and end; those that hang are killed."""
         for process in self._executors:
             if process.hung_for_ever and process.alive:
                 self.crash(process)
@@ -282,15 +285,17 @@ class World:
         """A new run of the driver program, at some parallelism; with `restore` from some checkpoint."""
         driver = SimDriver(Process(f"d{len(self.drivers) + 1}"))
         self.drivers.append(driver)
-        variant = Variant() if self._changes is None else Variant.draw(self._changes)
+        variant = Variant() if self._changes is None else Variant.draw(self._changes, len(self.drivers))
         options: Options = {**self._options, "parallelism": self._parallelism()}
         if self._changes is not None and self.shape.trunk:
             options |= variant.options()
         manifests = sorted(path for path in self.disk.files if read_manifest_path(path) is not None)
         if (origin := self.moving.restores()) is not None:
             driver.restored, options["restore"] = True, origin
+            if self.moving.forks:
+                options["fork"] = True
         elif restore and len(manifests) > 1:
-            # Whoever goes back on purpose has ended what ran before, and put the tables right.
+            # A user who goes back on purpose has ended what ran before, and put the tables right.
             self.others.bring_back()
             for other in self.drivers:
                 if other.process.alive:

@@ -66,7 +66,7 @@ def announces_files(scene: Scene) -> None:
         raise Broken(f"{scene.early[0]} was there before the writer announced it")
     silent = made - {name.rpartition("/")[2] for name in attempt.announced}
     if silent:
-        raise Broken(f"the writer made {min(silent)} and never announced it: nobody can remove it after a crash")
+        raise Broken(f"the writer made {min(silent)} and never announced it: after a crash the driver cannot remove it")
 
 
 def attempts_are_apart(scene: Scene) -> None:
@@ -188,7 +188,7 @@ def tells_what_it_holds(scene: Scene) -> None:
     attempt = _written(scene, 1, [1])
     committer = scene.driver(1)
     if committer.holds(attempt.committables):
-        raise Broken("`holds` claims committables that nobody committed: their rows would be lost")
+        raise Broken("`holds` claims committables that were never committed: their rows would be lost")
 
 
 def answers_older_commits(scene: Scene) -> None:

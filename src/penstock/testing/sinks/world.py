@@ -82,6 +82,8 @@ class World:
     """Table files of attempts that counted."""
     others: dict[str, Others] = field(default_factory=dict)
     others_act: bool = False
+    paused: int = 0
+    """Drivers that are paused now, those that are about to start included: a world must come to its end."""
     rolled_back: bool = False
     """Whether another engine took commits of ours out of a table."""
     refused: TablePositionMismatch | None = None
@@ -114,7 +116,7 @@ class World:
             case "crash":
                 self.note(f"crash at {where}")
                 raise Crash
-            case "pause" if len(self.running) <= PAUSES_DEEP_MAX:
+            case "pause" if self.paused <= PAUSES_DEEP_MAX:
                 self._pause(where)
             case _:
                 pass
@@ -135,10 +137,14 @@ class World:
 
     def _pause(self, where: str) -> None:
         self.note(f"pause at {where}")
-        if self.choose.random() < 0.5:
-            self.start()  # what people do with a driver that hangs
-        for _ in range(self.choose.randint(1, 6)):
-            self.act()
+        self.paused += 1
+        try:
+            if self.choose.random() < 0.5:
+                self.start()  # what people do with a driver that hangs
+            for _ in range(self.choose.randint(1, 6)):
+                self.act()
+        finally:
+            self.paused -= 1
         self.note(f"resume at {where}")
         if self.running and self.running[-1].crashed:
             raise Crash

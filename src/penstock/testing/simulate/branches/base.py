@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 
-from penstock.api.stream import Output, Stream
+from penstock.api.outputs import Output
+from penstock.api.stream import Stream
 from penstock.testing.simulate.table import SimSink
 
 if TYPE_CHECKING:

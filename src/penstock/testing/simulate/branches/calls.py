@@ -8,7 +8,8 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from penstock.api.stream import Output, Stream
+from penstock.api.outputs import Output
+from penstock.api.stream import Stream
 from penstock.operators.aggregate import functions as aggregates
 from penstock.operators.window.windows import tumbling_window
 from penstock.testing.simulate.arrivals import arrivals, last_watermark, micros

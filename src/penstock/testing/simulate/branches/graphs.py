@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.api.stream import Output, Stream
+from penstock.api.outputs import Output
+from penstock.api.stream import Stream
 from penstock.operators.process.process import KeyedProcess
 from penstock.testing.simulate.arrivals import arrivals
 from penstock.testing.simulate.branches.base import Branch, Fail, same
@@ -65,7 +66,7 @@ class Graph(Branch):
                 steps.append(Step(does, len(copies), tuple(reads), rng.random() < names))
                 copies.append(made)
         read = {read for step in steps for read in step.reads}
-        # What nobody reads is written: else it would not be part of the pipeline.
+        # A stream without a reader is written: else it would not be part of the pipeline.
         ends = [stream for stream in range(len(copies)) if stream not in read]
         return cls(sources=sources, steps=tuple(steps), ends=tuple(ends), cost=rng.choice((0.0, 0.05, 0.2)))
 

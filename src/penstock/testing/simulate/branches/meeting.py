@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import pyarrow as pa
 
-from penstock.api.stream import Output, Stream
+from penstock.api.outputs import Output
+from penstock.api.stream import Stream
 from penstock.operators.process.connect import ConnectProcess
 from penstock.operators.process.declare import map_state, value_state
 from penstock.testing.simulate.arrivals import Arrival, arrivals
@@ -160,7 +161,7 @@ class SelfJoin(Branch):
 
 @dataclass(frozen=True, slots=True)
 class Gathered(Branch):
-    """A union of up to three sources, written as it is: nobody asks for an order behind it."""
+    """A union of up to three sources, written as it is: nothing behind it asks for an order."""
 
     kind: ClassVar[str] = "gathered"
     parts: ClassVar[tuple[str, ...]] = ("rows",)

@@ -7,7 +7,8 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Self
 
-from penstock.api.stream import Output, Stream
+from penstock.api.outputs import Output
+from penstock.api.stream import Stream
 from penstock.testing.simulate.arrivals import Arrival, arrivals
 from penstock.testing.simulate.branches.base import Branch, Fail, same
 
@@ -68,7 +69,7 @@ class Ranks(Branch):
 
 
 def firsts(mine: list[Arrival]) -> set[int]:
-    """Ids that may be the first of a key: nobody says which partition of a micro-batch comes first."""
+    """Ids that may be the first of a key: which partition of a micro-batch comes first is not promised."""
     seen: dict[tuple[int, int], int] = {}
     for arrival in mine:
         if arrival.batch == mine[0].batch:

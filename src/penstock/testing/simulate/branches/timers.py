@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import pyarrow as pa
 
-from penstock.api.stream import Output, Stream
+from penstock.api.outputs import Output
+from penstock.api.stream import Stream
 from penstock.operators.process.declare import map_state, value_state
 from penstock.operators.process.process import KeyedProcess
 from penstock.testing.simulate.arrivals import Arrival, arrivals, last_watermark, micros

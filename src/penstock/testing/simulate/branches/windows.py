@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Self
 
-from penstock.api.stream import Output, Stream
+from penstock.api.outputs import Output
+from penstock.api.stream import Stream
 from penstock.operators.aggregate import functions as aggregates
 from penstock.operators.window.windows import session_window, sliding_window, tumbling_window
 from penstock.testing.simulate.arrivals import Arrival, arrivals, last_watermark, micros

@@ -20,6 +20,7 @@ import pyarrow as pa
 from penstock.engine.background import Pause, Step
 from penstock.engine.cluster import JobFailed, OfferedBatch, StageJob
 from penstock.engine.feed import Demand
+from penstock.engine.naming import ByName, Naming
 from penstock.errors import storage_failed
 from penstock.graph.compiler import compile_pipeline
 from penstock.graph.pipeline import Pipeline
@@ -175,8 +176,8 @@ class CrowdFeed:
         return SourceState(None)
 
     @property
-    def names_sources(self) -> bool:
-        return True
+    def naming(self) -> Naming:
+        return ByName()
 
     def remembers(self, batch_id: BatchId, offsets_digest: str | None) -> bool:  # noqa: ARG002 - numbers never change
         return True
@@ -190,7 +191,7 @@ def offered(batch: int, rows: Rows) -> OfferedBatch:
 
 
 class ManualBackground:
-    """Steps that somebody else makes."""
+    """Steps that the crowd's world makes."""
 
     def __init__(self, name: str, step: Step, on_death: Callable[[BaseException], None]) -> None:
         self.name, self._step = name, step
@@ -201,7 +202,7 @@ class ManualBackground:
         """There is no thread."""
 
     def wake(self) -> None:
-        """Whoever makes steps makes them anyway."""
+        """The world makes steps anyway."""
 
     def join(self, timeout_s: float | None = None) -> bool:  # noqa: ARG002 - nothing runs
         return True

@@ -1,7 +1,7 @@
 """A subtask as a model: it numbers the records of each key group, by the plan that a real subtask gets.
 
 A record is a key group and its number there. Records of a key group are numbered 1 to n by the source, and state is
-the last number that was seen: whoever loses, doubles or reorders a record is found out at the next one. Files hold
+the last number that was seen: a record that is lost, doubled or reordered is noticed at the next one. Files hold
 plain arrays, and lie in the same store under the same names as real ones.
 """
 

@@ -231,7 +231,7 @@ class Crowd:
                 zombie.supervisor.loop.propose(offered(len(self._batches) + 1, self._batches[0]))
             zombie.step("epochs")
             zombie.step(f"commit-{SINK}")
-            self._now_s += 100.0  # whoever only waits looks for a newer driver now and then
+            self._now_s += 100.0  # a driver that only waits looks for a newer one now and then
             zombie.step("epochs")
             if not isinstance(zombie.supervisor.loop.error, Fenced):
                 raise CheckFailed(f"fence: a driver that was replaced goes on: {zombie.supervisor.loop.error}")
