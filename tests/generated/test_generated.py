@@ -38,7 +38,7 @@ def test_every_operation_is_drawn_and_many_have_default_names() -> None:
     assert drawn == {
         "Source", "Pushed", "MapBatches", "Select", "Filter", "FlatMap", "MapAsync", "Letters", "Union", "Aggregate",
         "Top", "Deduplicate", "Number", "Third", "Note", "Sum", "Windowed", "Late", "WindowTop", "Join", "Ring",
-        "Connect", "Broadcast",
+        "Connect", "Broadcast", "Rebalance", "Everything",
     }  # fmt: skip
     named = [node.op.name for node in nodes if hasattr(node.op, "name")]
     assert 0.4 < sum(name is None for name in named) / len(named) < 0.7

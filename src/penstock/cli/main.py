@@ -20,7 +20,7 @@ from penstock.cli.status import epochs, errors, status, top
 from penstock.cli.terminal import say, say_json
 from penstock.cli.upkeep import upkeep
 from penstock.engine.checkpoints import Checkpoints
-from penstock.engine.history import read_commits
+from penstock.engine.commitlog import read_commits
 from penstock.errors import NoSuchCheckpoint, PenstockError
 from penstock.observe.progress import format_commit, human_bytes, human_seconds
 from penstock.protocol.manifest import Manifest

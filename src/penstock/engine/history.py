@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TypeAlias
 
+from penstock.engine.commitlog import read_commits
 from penstock.engine.epochs import EpochResult, rows_consumed
 from penstock.engine.figures import edge_figures, stage_figures, state_size
 from penstock.engine.savepoint import SavepointJob
-from penstock.observe.commit_log import commit_log
 from penstock.observe.condense import condense
 from penstock.observe.events import (
     BytesWritten,
@@ -22,10 +22,9 @@ from penstock.observe.events import (
     LongerEpoch,
     SavepointFailed,
     SavepointTaken,
-    decode_events,
     encode_event,
 )
-from penstock.observe.journal import append_line, read_journal, sum_up
+from penstock.observe.journal import append_line, sum_up
 from penstock.protocol.epoch import Cadence
 from penstock.protocol.layout import EVENTS
 from penstock.protocol.manifest import Manifest
@@ -98,11 +97,6 @@ class History:
                 sum_up(self._store, condense)
             except Exception as error:
                 _log.warning("%s: older events could not be summed: %s", EVENTS, error)
-
-
-def read_commits(store: Store) -> list[Committed]:
-    """The commit log of a checkpoint folder."""
-    return commit_log(decode_events(read_journal(store)))
 
 
 def takeover_event(manifest: Manifest) -> EpochPublished:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from penstock.engine.background import AT_ONCE, Background, Pause, Spawn, wait_for
 from penstock.engine.checkpoints import Checkpoints
+from penstock.engine.commitlog import bring_commits
 from penstock.engine.pins import Pins
 from penstock.engine.transfer import Transfer
 from penstock.errors import PenstockError
@@ -114,6 +115,7 @@ class SavepointJob:
             return None
         if self._transfer.step():
             return None
+        bring_commits(self._origin, self._staging.store, self.manifest)
         written = Checkpoints(self._staging.store).publish(self.manifest)
         self._staging.finish()
         return Savepoint(

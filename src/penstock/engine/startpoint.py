@@ -12,8 +12,9 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 
 from penstock.engine.checkpoints import Checkpoints
+from penstock.engine.commitlog import in_tables
 from penstock.engine.foreign import require_own_folder
-from penstock.engine.history import read_commits, utc_now
+from penstock.engine.history import utc_now
 from penstock.engine.migrating import Migrated
 from penstock.engine.naming import ByName, Naming, SourceFacts, first_position, look_at_sources, position_after
 from penstock.engine.options import Config
@@ -50,8 +51,8 @@ class StartPoint:
 
     @property
     def changed(self) -> Manifest | None:
-        """As it lies in the folder, if the pipeline differs from the one that wrote it."""
-        return self.read if self.evolution is not None and self.evolution.changes else None
+        """As it lies in the folder, if the pipeline goes on from it under any other name or shape."""
+        return None if self.read == self.manifest else self.read
 
 
 def find_start(
@@ -150,7 +151,7 @@ def _evolved(
 ) -> StartPoint:
     stored, shape = start.manifest, pipeline.shape()
     _refuse_unknown_drop(stored, config)
-    in_table = _in_table(holder(checkpoints, start), stored)
+    in_table = in_tables(holder(checkpoints, start).store, stored)
     new = Changed(
         shape,
         pipeline.state_rules(),
@@ -194,16 +195,6 @@ def _seen(stored: Manifest) -> str:
     if not times:
         return ""
     return f"{datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=max(times)):%Y-%m-%d %H:%M:%S} UTC"
-
-
-def _in_table(holder: Checkpoints, stored: Manifest) -> dict[str, int]:
-    """What the commit log tells of results that the checkpoint does not know to be in their table yet."""
-    if not any(sink.pending for sink in stored.sinks.values()):
-        return {}
-    found: dict[str, int] = {}
-    for commit in read_commits(holder.store):
-        found[commit.sink] = max(commit.last, found.get(commit.sink, -1))
-    return found
 
 
 def _refuse_unknown_drop(stored: Manifest, config: Config) -> None:

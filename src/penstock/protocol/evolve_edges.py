@@ -1,7 +1,8 @@
 """What becomes of rows in flight in a changed pipeline. Rows in flight are an output of their producer, and follow it.
 
 - Their consumer still reads that output: they go there.
-- It does not, and others read it now that did not before: they go to those, as when an operator was put in front.
+- It does not, and others read it now that did not before: they go to those that lead to their consumer, as when an
+  operator was put in front; where their consumer is gone, to all of them.
 - Their producer is gone, and their consumer is still there: they go to the input at which they were waiting.
 - No operator reads them: they are refused, unless the user drops them by name.
 
@@ -82,6 +83,18 @@ class Wires:
     def readers(self, output: OutputName) -> list[InputName]:
         return [at for at, found in self.output_at.items() if found == output]
 
+    def behind(self, name: str) -> set[str]:
+        """An operator or sink, and everything that its rows reach."""
+        found, left = {name}, [name]
+        while left:
+            producer = left.pop()
+            more = {
+                at.consumer for at, made in self.output_at.items() if made is not None and made.producer == producer
+            }
+            left += more - found
+            found |= more
+        return found
+
     def ports(self, consumer: str) -> int:
         return sum(at.consumer == consumer for at in self.output_at)
 
@@ -152,9 +165,15 @@ def _places(output: OutputName, to: tuple[InputName, ...], wiring: Rewiring) -> 
     found = [at for at in kept if at is not None]
     if len(found) < len(to):
         before = {wiring.names.get(at.consumer) for at in wiring.old.readers(output)}
-        fresh = [at for at in readers if at.consumer not in before]
+        fresh = _on_the_way([at for at in readers if at.consumer not in before], to, wiring)
         found = [*found, *fresh] if fresh else []
     return [(now, at) for at in dict.fromkeys(found)]
+
+
+def _on_the_way(fresh: list[InputName], to: tuple[InputName, ...], wiring: Rewiring) -> list[InputName]:
+    """Of new readers, those through which rows reach the consumers that they were waiting for; else all."""
+    wanted = {wiring.names.get(at.consumer) for at in to} - {None}
+    return [at for at in fresh if wanted & wiring.new.behind(at.consumer)] or fresh
 
 
 def _same_reader(at: InputName, readers: list[InputName], wiring: Rewiring) -> InputName | None:

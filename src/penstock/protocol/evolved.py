@@ -175,7 +175,7 @@ def _source_clocks(base: Manifest, shape: PipelineShape, evolution: Evolution) -
 def _stage_clocks(base: Manifest, shape: PipelineShape, evolution: Evolution) -> dict[str, StageClock]:
     was = {after: before for before, after in evolution.names.items()}
     stages = dict.fromkeys(operator.stage for operator in shape.operators.values())
-    moved = evolution.changes and base.rows_in_flight > 0
+    moved = (evolution.changes or base.shape.edges != shape.edges) and base.rows_in_flight > 0
     clocks = {}
     for stage in stages:
         clock = base.stages.get(was.get(stage, ""))

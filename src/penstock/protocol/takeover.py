@@ -272,6 +272,7 @@ def takeover_manifest(
     would need the same name. `newest` differs from `parent` when an older checkpoint is restored; the source is
     then ahead and has to be rewound, which the manifest remembers until the next micro-batch is ingested.
     """
+    assert parent.edges.keys() == shape.edges.keys(), "the content is of a pipeline with other edges"
     rewind = parent.source.rewind or parent.checkpoint != newest
     return msgspec.structs.replace(
         parent,
