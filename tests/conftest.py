@@ -24,8 +24,18 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
 )
 
 
+LONG_FIRST = ("spark", "sim", "docs", "sinks", "browser", "fuzz", "generated")
+"""Folders whose files take longest begin first, so that at the end no process waits for a long file of another."""
+
+
+def _place(item: pytest.Item) -> int:
+    folder = item.path.relative_to(ROOT / "tests").parts[0]
+    return LONG_FIRST.index(folder) if folder in LONG_FIRST else len(LONG_FIRST)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The folder decides: tests under spark/ and sinks/ carry the marker of that name, and those on Spark last."""
+    """The folder decides: tests under spark/ and sinks/ carry the marker of that name, and long ones come first."""
+    items.sort(key=_place)
     for item in items:
         folders = set(item.path.relative_to(ROOT / "tests").parts[:-1])
         for marker in {"spark", "sinks"} & folders:

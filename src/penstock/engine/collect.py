@@ -2,8 +2,9 @@
 
 A crash between any two steps leaves at most files that no checkpoint names; the next sweep finds them.
 
-The manifest with which a driver took over is never deleted, only marked as retired: an older driver that was paused
-needs its name next, and must find it taken whenever it goes on.
+The manifest with which a driver took over, and the last one before it, are never deleted, only marked as retired: an
+older driver that was paused needs one of these names next, and must find it taken whenever it goes on. It needs the
+last one where the storage did not tell whether that was published, and it tries again.
 """
 
 from __future__ import annotations
@@ -60,8 +61,9 @@ class Collector:
     def start(self, newest: CheckpointId) -> None:
         """Learns what older checkpoints than `newest`, the driver's first, need; then goes on in the background."""
         self._unread = set(self._checkpoints.ids())
+        before = max((checkpoint for checkpoint in self._unread if checkpoint < newest), default=newest)
+        self._fences |= {before, newest}
         self._learn()
-        self._fences.add(newest)
         self._background.start()
 
     def _learn(self) -> None:
@@ -76,8 +78,10 @@ class Collector:
                     continue
                 self._retained[checkpoint] = manifest.files()
                 self._unread.remove(checkpoint)
-                if before is None or before.generation != manifest.generation:
+                if before is None:
                     self._fences.add(checkpoint)
+                elif before.generation != manifest.generation:
+                    self._fences |= {before.checkpoint, checkpoint}
                 before = manifest
 
     def published(self, manifest: Manifest) -> None:

@@ -312,6 +312,21 @@ def test_the_name_of_a_takeover_stays_taken() -> None:
     assert paused.checkpoint + 1 not in world.checkpoints.ids()
 
 
+def test_the_last_name_before_a_takeover_stays_taken() -> None:
+    """C9: an older driver that does not know whether it published that checkpoint was paused before it tries again."""
+    world = World(MemoryStore(), seed=2)
+    for _ in range(3):
+        world.epoch()
+        world.collect()
+    unsure = world.manifest
+    world.begin(retain=2)
+    for _ in range(9):
+        world.epoch()
+        world.collect()
+    world.checkpoints.publish(unsure)
+    assert unsure.checkpoint not in world.checkpoints.ids()
+
+
 def test_a_takeover_under_a_freed_name_is_retired_by_the_next_sweep() -> None:
     """B13: its driver was paused before it, found itself replaced, and could not know that nobody began with it."""
     world = World(MemoryStore(), 0)
