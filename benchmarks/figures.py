@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 import penstock as pen
 from benchmarks.verdict import Verdicts
 from penstock.engine import history
+from penstock.engine.figures import Figures
 from penstock.testing.inline import InlineRun, stream_of
 
 ROWS, BATCHES, KEYS, ROUNDS = 250_000, 8, 100_000, 7
@@ -62,8 +63,7 @@ def _seconds(batches: list[dict[str, pa.Table]]) -> float:
 def _untold() -> Iterator[None]:
     """Epochs that are published without figures and without a line of history."""
     with (
-        mock.patch.object(history, "stage_figures", return_value={}),
-        mock.patch.object(history, "edge_figures", return_value={}),
+        mock.patch.object(history, "epoch_figures", return_value=Figures({}, {}, 0, 0, 0)),
         mock.patch.object(history, "append_line"),
     ):
         yield

@@ -11,9 +11,9 @@ from dataclasses import replace
 
 import msgspec
 
-from penstock.protocol.advance import Draft, _as_one, _event_times, _foreign, _input_edges, _joined, _misread
+from penstock.protocol.advance import Draft, _as_one, _foreign, _input_edges, _joined, _misread
 from penstock.protocol.delivery import miscounted, misdelivered
-from penstock.protocol.eventtime import highest, lowest
+from penstock.protocol.eventtime import Seen, highest, lowest
 from penstock.protocol.keygroups import KeyGroupRange, range_of
 from penstock.protocol.manifest import EdgeState, Segment, Span, StageClock, StateFile, Timer
 from penstock.protocol.plan import InputFacts, InputPlan, StagePlan, SubtaskPlan, TableFacts, arrival_watermark
@@ -258,3 +258,13 @@ def _without(file: StateFile, groups: Sequence[KeyGroupRange]) -> StateFile:
     for taken in groups:
         ranges = tuple(cut for part in ranges for cut in part.subtract(taken))
     return msgspec.structs.replace(file, ranges=ranges)
+
+
+def _event_times(known: Mapping[str, Seen], reports: Iterable[SubtaskReport]) -> dict[str, Seen]:
+    times = dict(known)
+    for report in reports:
+        for part in report.inputs:
+            if part.max_event_time is not None:
+                seen = Seen(part.max_event_time, part.event_times)
+                times[part.edge] = seen.after(times[part.edge]) if part.edge in times else seen
+    return times

@@ -167,4 +167,4 @@ class Collector:
     def _delete(self, files: Iterable[str]) -> None:
         """Deletes files, except those that an unreadable checkpoint may name."""
         unknown = max(self._unread, default=NO_CHECKPOINT)
-        self._checkpoints.store.delete(sorted(file for file in files if written_for(file) > unknown))
+        self._checkpoints.store.delete(sorted([file for file in files if written_for(file) > unknown]))

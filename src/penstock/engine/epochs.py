@@ -81,7 +81,7 @@ class EpochResult:
     @property
     def winners(self) -> frozenset[str]:
         """The attempts that are part of the checkpoint."""
-        return frozenset(report.attempt for report in self.reports)
+        return frozenset([report.attempt for report in self.reports])
 
     @property
     def timings(self) -> tuple[Timing, ...]:
@@ -428,16 +428,12 @@ def _position(batch: OfferedBatch, before: SourcePosition) -> SourcePosition:
 
 
 def _timings(reports: Sequence[SubtaskReport]) -> tuple[Timing, ...]:
-    return tuple(report.timing for report in reports if report.timing is not None)
-
-
-def rows_consumed(reports: Sequence[SubtaskReport]) -> int:
-    return sum([part.consumed for report in reports for part in report.inputs])
+    return tuple([report.timing for report in reports if report.timing is not None])
 
 
 def _committables(reports: Sequence[SubtaskReport]) -> dict[str, tuple[Committable, ...]]:
-    found: dict[str, tuple[Committable, ...]] = {}
+    found: dict[str, list[Committable]] = {}
     for report in reports:
         for sink in report.sinks:
-            found[sink.sink] = (*found.get(sink.sink, ()), *sink.committables)
-    return found
+            found.setdefault(sink.sink, []).extend(sink.committables)
+    return {sink: tuple(committables) for sink, committables in found.items()}

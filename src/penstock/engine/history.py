@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta
 from typing import TypeAlias
 
 from penstock.engine.commitlog import read_commits
-from penstock.engine.epochs import EpochResult, rows_consumed
-from penstock.engine.figures import edge_figures, stage_figures, state_size
+from penstock.engine.epochs import EpochResult
+from penstock.engine.figures import epoch_figures, state_size
 from penstock.engine.savepoint import SavepointJob
 from penstock.observe.condense import condense
 from penstock.observe.events import (
@@ -105,20 +105,18 @@ def takeover_event(manifest: Manifest) -> EpochPublished:
 
 
 def epoch_event(result: EpochResult, kind: EpochKind | None = None) -> EpochPublished:
-    manifest, reports = result.manifest, result.reports
-    added = [change.added for report in reports for change in report.state if change.added is not None]
+    manifest, figures = result.manifest, epoch_figures(result)
     fired = [timing.barrier_delay_s for timing in result.timings if timing.barrier_fired]
     rows, size = state_size(manifest.state)
-    stages, edges = stage_figures(result), edge_figures(result)
     committed = [state.committed for state in manifest.sinks.values() if state.committed is not None]
     return EpochPublished(
         at=utc_now(),
         checkpoint=manifest.checkpoint,
         kind=kind or ("drain" if result.batch is None else "ingest"),
         batch_id=None if result.batch is None else result.batch.batch_id,
-        rows_in=sum([part.live_accepted for report in reports for part in report.inputs]),
-        rows_processed=rows_consumed(reports),
-        rows_out=sum([rows for stage in stages.values() for rows in stage.sinks.values()]),
+        rows_in=figures.rows_in,
+        rows_processed=figures.rows_processed,
+        rows_out=sum([rows for stage in figures.stages.values() for rows in stage.sinks.values()]),
         rows_in_flight=manifest.rows_in_flight,
         bytes_in_flight=manifest.bytes_in_flight,
         segments_in_flight=manifest.segments_in_flight,
@@ -128,8 +126,8 @@ def epoch_event(result: EpochResult, kind: EpochKind | None = None) -> EpochPubl
         barrier_fired=bool(fired),
         barrier_delay_s=max(fired, default=0.0),
         bytes_written=BytesWritten(
-            segments=sum([edge.bytes_spilled + edge.bytes_written for edge in edges.values()]),
-            state=sum([file.bytes for file in added]),
+            segments=sum([edge.bytes_spilled + edge.bytes_written for edge in figures.edges.values()]),
+            state=figures.state_written,
             manifest=result.manifest_bytes,
         ),
         parallelism=dict(manifest.parallelism),
@@ -144,8 +142,8 @@ def epoch_event(result: EpochResult, kind: EpochKind | None = None) -> EpochPubl
         waited_s=round(result.waited_s, 4),
         state_rows=rows,
         state_bytes=size,
-        stages=stages,
-        edges=edges,
+        stages=figures.stages,
+        edges=figures.edges,
     )
 
 

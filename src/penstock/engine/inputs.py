@@ -48,8 +48,11 @@ def with_source_watermarks(
     pipeline: Pipeline, edges: Mapping[str, EdgeState], clocks: Mapping[str, SourceClock]
 ) -> dict[str, EdgeState]:
     """The edges with what their sources' clocks say."""
-    timed = {edge.name: clocks[edge.producer] for edge in pipeline.edges() if edge.from_source and edge.timed}
+    marks = {edge.name: clocks[edge.producer].watermark for edge in pipeline.edges() if edge.from_source and edge.timed}
     return {
-        name: msgspec.structs.replace(edge, watermark=timed[name].watermark) if name in timed else edge
+        # One that stays as it is has counted its rows already.
+        name: edge
+        if marks.get(name, edge.watermark) == edge.watermark
+        else msgspec.structs.replace(edge, watermark=marks[name])
         for name, edge in edges.items()
     }

@@ -39,7 +39,7 @@ class Overhead:
         """From one job; `timings` of its subtasks, at least one."""
         elapsed_s = [timing.elapsed_s for timing in timings]
         around_s = job_s - max(sum(elapsed_s) / slots, *elapsed_s)
-        inside_s = sum(timing.elapsed_s - timing.stepped_s for timing in timings) / len(timings)
+        inside_s = sum([timing.elapsed_s - timing.stepped_s for timing in timings]) / len(timings)
         return Overhead(max(0.0, around_s), max(0.0, inside_s))
 
     def after(self, newer: Overhead) -> Overhead:
@@ -80,7 +80,7 @@ class Pace:
     def budget(
         self, stage: str, subtasks: Sequence[SubtaskPlan], left_s: float, *, stages_left: int, slots: int, live: bool
     ) -> float:
-        needs_s = [self._need_s(stage, subtask, len(subtasks), live=live) for subtask in subtasks if subtask.has_work]
+        needs_s = self._needs_s(stage, subtasks, live=live)
         known = self.overheads.get((stage, live))
         overhead_s = 0.0 if known is None else known.total_s(len(needs_s), slots)
         return stage_budget(
@@ -98,20 +98,20 @@ class Pace:
             return FIRST_BROADCAST_ROWS
         return max(1, int(budget_s * BROADCAST_SHARE / max(cost_s, 1e-9)))
 
-    def _need_s(self, stage: str, subtask: SubtaskPlan, parallelism: int, *, live: bool) -> float:
-        """How long a subtask needs, if live rows come as in the last micro-batch."""
+    def _needs_s(self, stage: str, subtasks: Sequence[SubtaskPlan], *, live: bool) -> list[float]:
+        """How long each subtask with work needs, if live rows come as in the last micro-batch."""
         cost_s = self.row_wall_s.get(stage)
-        expected = self.live_rows.get((stage, parallelism)) if live else [0] * parallelism
+        expected = self.live_rows.get((stage, len(subtasks))) if live else [0] * len(subtasks)
+        working = [subtask for subtask in subtasks if subtask.has_work]
         if cost_s is None or expected is None:
-            return float("inf")
-        return cost_s * (subtask.rows_in_flight + expected[subtask.subtask])
+            return [float("inf")] * len(working)
+        return [cost_s * (subtask.rows_in_flight + expected[subtask.subtask]) for subtask in working]
 
     # -- told after it -------------------------------------------------------------------------------------------
 
     def observe(self, stage: str, plan: StagePlan, job_s: float, slots: int, reports: Sequence[SubtaskReport]) -> None:
         timings = [report.timing for report in reports if report.timing is not None]
-        consumed = [sum([part.consumed for part in report.inputs]) for report in reports]
-        accepted = [sum([part.live_accepted for part in report.inputs]) for report in reports]
+        consumed, accepted = _rows_of(reports)
         self._learn_rows(stage, reports, consumed)
         costs = [timing.broadcast_row_cost_s for timing in timings if timing.broadcast_row_cost_s is not None]
         if costs:
@@ -135,10 +135,10 @@ class Pace:
         ]
         if not seen:
             return
-        costs = sorted((timing.row_cost_s or 0.0, rows) for timing, rows in seen)
+        costs = sorted([(timing.row_cost_s or 0.0, rows) for timing, rows in seen])
         cost_s, known_s = _middle(costs), self.row_cost_s.get(stage)
         self.row_cost_s[stage] = cost_s if known_s is None else min(cost_s, DOUBT * known_s)
-        worked_s, rows = sum(timing.worked_s for timing, _ in seen), sum(rows for _, rows in seen)
+        worked_s, rows = sum([timing.worked_s for timing, _ in seen]), sum([rows for _, rows in seen])
         wall_s, known_s = max(self.row_cost_s[stage], worked_s / max(1, rows)), self.row_wall_s.get(stage)
         self.row_wall_s[stage] = wall_s if known_s is None else 0.5 * known_s + 0.5 * min(wall_s, DOUBT * known_s)
 
@@ -164,9 +164,22 @@ def useful_s(timings: Sequence[Timing], slots: int) -> float:
     return max(sum(stepped_s) / max(1, slots), *stepped_s, 0.0)
 
 
+def _rows_of(reports: Sequence[SubtaskReport]) -> tuple[list[int], list[int]]:
+    """Rows consumed and live rows accepted, of each report."""
+    consumed, accepted = [], []
+    for report in reports:  # once: there may be thousands
+        done = live = 0
+        for part in report.inputs:
+            done += part.consumed
+            live += part.live_accepted
+        consumed.append(done)
+        accepted.append(live)
+    return consumed, accepted
+
+
 def _middle(costs: Sequence[tuple[float, int]]) -> float:
     """Of costs in ascending order with the rows that they are known from: what half of the rows cost at most."""
-    passed, half = 0, sum(rows for _, rows in costs) / 2
+    passed, half = 0, sum([rows for _, rows in costs]) / 2
     for cost_s, rows in costs:
         passed += rows
         if passed >= half:

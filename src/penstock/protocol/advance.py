@@ -8,9 +8,10 @@ was planned, and the rows that readers found must be the rows that were in fligh
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import TypeVar
 
 import msgspec
@@ -29,7 +30,7 @@ from penstock.protocol.manifest import (
 )
 from penstock.protocol.plan import StagePlan
 from penstock.protocol.reads import SpanReport
-from penstock.protocol.report import InputReport, StateReport, SubtaskReport
+from penstock.protocol.report import InputReport, OutputReport, StateReport, SubtaskReport
 from penstock.protocol.violation import Violation
 
 T = TypeVar("T")
@@ -51,8 +52,11 @@ class Draft:
 
 def missing_reports(plan: StagePlan, reports: Sequence[SubtaskReport]) -> tuple[int, ...]:
     """Subtasks that were launched but gave no report, or gave more than one."""
-    given = Counter(report.subtask for report in reports)
-    wanted = {subtask.subtask for subtask in plan.launched()}
+    numbers = sorted([report.subtask for report in reports])
+    launched = [subtask.subtask for subtask in plan.launched()]
+    if numbers == launched:  # as is usual; subtasks of a plan ascend
+        return ()
+    given, wanted = Counter(numbers), set(launched)
     return tuple(sorted(k for k in wanted | given.keys() if given[k] != 1 or k not in wanted))
 
 
@@ -64,61 +68,80 @@ def absorb(draft: Draft, plan: StagePlan, reports: Sequence[SubtaskReport], hand
     once.
     """
     assert not missing_reports(plan, reports)
-    ordered = sorted(reports, key=lambda report: report.subtask)
+    ordered = sorted(reports, key=attrgetter("subtask"))
     edges, violations = dict(draft.edges), [*draft.violations, *_foreign(plan, ordered)]
     violations += (*misdelivered(plan, ordered), *miscounted(plan, ordered, handed_over))
-    given = _gathered((part.edge, part) for report in ordered for part in report.inputs)
+    given = _gathered(ordered)
     for edge in _input_edges(plan):
-        inputs = given.get(edge, [])
+        inputs = given.inputs[edge]
         if edge in plan.broadcast_inputs:
             inputs, found = _as_one(edge, inputs)
             violations += found
         edges[edge], found = _advance_input(edge, edges[edge], inputs)
         violations += found
     stage = advance_clock(draft.stages.get(plan.stage, StageClock()), plan, ordered)
-    for edge, outputs in _gathered((part.edge, part) for report in ordered for part in report.outputs).items():
+    for edge, outputs in given.outputs.items():
         segments = [segment for part in outputs for segment in part.segments]
-        edges[edge] = _extended(edges[edge], sum(part.rows for part in outputs), segments)
+        edges[edge] = _extended(edges[edge], sum([part.rows for part in outputs]), segments)
     # What is left of an earlier pipeline was on its way to the same readers: their time must not pass it.
     waiting = [segment.watermark for name in plan.leftovers for segment in edges[name].segments]
     for edge in plan.consumer_parallelism:
         mark = edges[edge].watermark if plan.relays else stage.watermark
         edges[edge] = msgspec.structs.replace(edges[edge], watermark=lowest((mark, *waiting)))
     state = dict(draft.state)
-    for table, changes in _gathered((part.table, part) for report in ordered for part in report.state).items():
+    for table, changes in given.state.items():
         state[table] = advance_state(state.get(table, ()), changes)
     committables = dict(draft.committables)
-    for sink, parts in _gathered((part.sink, part) for report in ordered for part in report.sinks).items():
-        new = (committable for part in parts for committable in part.committables)
+    for sink, new in given.committables.items():
         committables[sink] = (*committables.get(sink, ()), *new)
     counters = dict(draft.counters)
-    for report in ordered:
-        for name, count in report.counters.items():
-            counters[name] = counters.get(name, 0) + count
+    for name, count in given.counters.items():
+        counters[name] = counters.get(name, 0) + count
     return replace(
         draft,
         edges=edges,
         state=state,
         stages={**draft.stages, plan.stage: stage},
-        event_times=_event_times(draft.event_times, ordered),
+        event_times=_event_times(draft.event_times, given.inputs),
         counters=counters,
         committables=committables,
         violations=tuple(violations),
     )
 
 
-def _gathered(parts: Iterable[tuple[str, T]]) -> dict[str, list[T]]:
-    """By name, in the order in which they came."""
-    found: dict[str, list[T]] = {}
-    for name, part in parts:
-        found.setdefault(name, []).append(part)
+@dataclass(frozen=True, slots=True)
+class _Gathered:
+    """What reports say by edge, table, sink and counter, in the order in which they came."""
+
+    inputs: defaultdict[str, list[InputReport]] = field(default_factory=lambda: defaultdict(list))
+    outputs: defaultdict[str, list[OutputReport]] = field(default_factory=lambda: defaultdict(list))
+    state: defaultdict[str, list[StateReport]] = field(default_factory=lambda: defaultdict(list))
+    committables: defaultdict[str, list[Committable]] = field(default_factory=lambda: defaultdict(list))
+    counters: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
+
+
+def _gathered(reports: Sequence[SubtaskReport]) -> _Gathered:
+    """All of it in one go: there may be thousands of reports, too many for a cache to hold."""
+    found = _Gathered()
+    inputs, outputs, state, committables = found.inputs, found.outputs, found.state, found.committables
+    for report in reports:
+        for read in report.inputs:
+            inputs[read.edge].append(read)
+        for made in report.outputs:
+            outputs[made.edge].append(made)
+        for change in report.state:
+            state[change.table].append(change)
+        for written in report.sinks:
+            committables[written.sink] += written.committables
+        for name, count in report.counters.items():
+            found.counters[name] += count
     return found
 
 
 def advance_clock(clock: StageClock, plan: StagePlan, reports: Sequence[SubtaskReport]) -> StageClock:
     """The stage's watermark is the lowest of all subtasks; one that had nothing to do is as far as its inputs."""
     done = {report.subtask: report.watermark for report in reports}
-    mark = lowest(done.get(subtask.subtask, subtask.watermark) for subtask in plan.subtasks)
+    mark = lowest([done.get(subtask.subtask, subtask.watermark) for subtask in plan.subtasks])
     told: dict[str, list[tuple[KeyGroupRange, Timer | None]]] = {}
     for report in reports:
         groups = plan.subtasks[report.subtask].groups
@@ -133,13 +156,13 @@ def advance_clock(clock: StageClock, plan: StagePlan, reports: Sequence[SubtaskR
     return msgspec.structs.replace(clock, watermark=highest((clock.watermark, mark)), timers=timers)
 
 
-def _event_times(known: Mapping[str, Seen], reports: Iterable[SubtaskReport]) -> dict[str, Seen]:
+def _event_times(known: Mapping[str, Seen], inputs: Mapping[str, Sequence[InputReport]]) -> dict[str, Seen]:
     times = dict(known)
-    for report in reports:
-        for part in report.inputs:
+    for edge, parts in inputs.items():
+        for part in parts:
             if part.max_event_time is not None:
                 seen = Seen(part.max_event_time, part.event_times)
-                times[part.edge] = seen.after(times[part.edge]) if part.edge in times else seen
+                times[edge] = seen.after(times[edge]) if edge in times else seen
     return times
 
 
@@ -157,19 +180,18 @@ def _foreign(plan: StagePlan, reports: Iterable[SubtaskReport]) -> list[Violatio
     return [
         Violation(plan.stage, f"a report of {report.stage} for checkpoint {report.checkpoint}")
         for report in reports
-        if (report.stage, report.checkpoint) != (plan.stage, plan.checkpoint)
+        if report.checkpoint != plan.checkpoint or report.stage != plan.stage
     ]
 
 
 def _input_edges(plan: StagePlan) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(part.edge for subtask in plan.subtasks for part in subtask.inputs))
+    """They are the same for all subtasks."""
+    return tuple(part.edge for subtask in plan.subtasks[:1] for part in subtask.inputs)
 
 
 def _advance_input(name: str, edge: EdgeState, inputs: Sequence[InputReport]) -> tuple[EdgeState, list[Violation]]:
-    reports: dict[str, list[SpanReport]] = {}
-    for part in inputs:
-        for span in part.spans:
-            reports.setdefault(span.path, []).append(span)
+    spans = [span for part in inputs for span in part.spans]
+    reports = _by_path([span.path for span in spans], spans)
     violations: list[Violation] = []
     segments: list[Segment] = []
     for segment in edge.segments:
@@ -178,8 +200,10 @@ def _advance_input(name: str, edge: EdgeState, inputs: Sequence[InputReport]) ->
             if segment.rows_left > 0:
                 segments.append(segment)
             continue
-        if len(reads) == 1 and reads[0].rows_left == 0 and _as_planned(segment, reads[0]):
-            continue  # read to its end, as most are
+        if len(reads) == 1 and _as_planned(segment, reads[0]):
+            if reads[0].rows_left:
+                segments.append(_moved(segment, reads[0]))
+            continue
         advanced, found = advance_segment(segment, reads)
         if found:
             violations += (Violation(name, what) for what in found)
@@ -192,6 +216,16 @@ def _advance_input(name: str, edge: EdgeState, inputs: Sequence[InputReport]) ->
     return _extended(after, sum([part.live_accepted for part in inputs]), spilled), violations
 
 
+def _by_path(paths: Sequence[str], parts: Sequence[T]) -> dict[str, Sequence[T]]:
+    """What is said of each file, in the order in which it came. Usually each file has one reader, and needs no list."""
+    if len(set(paths)) == len(paths):
+        return {path: (part,) for path, part in zip(paths, parts, strict=True)}
+    found = defaultdict[str, list[T]](list)
+    for path, part in zip(paths, parts, strict=True):
+        found[path].append(part)
+    return dict(found)
+
+
 def _extended(edge: EdgeState, accepted: int, segments: Sequence[Segment]) -> EdgeState:
     return msgspec.structs.replace(edge, accepted=edge.accepted + accepted, segments=(*edge.segments, *segments))
 
@@ -201,9 +235,7 @@ def advance_segment(segment: Segment, reads: Sequence[SpanReport]) -> tuple[Segm
     if not reads:
         return segment, []
     if len(reads) == 1 and _as_planned(segment, reads[0]):
-        left = reads[0].rows_left
-        moved = Span(ranges=segment.spans[0].ranges, cursor=reads[0].cursor, rows_left=left)
-        return msgspec.structs.replace(segment, spans=(moved,) if left else ()), []
+        return _moved(segment, reads[0]), []
     problems: list[str] = []
     reads_of_span: list[list[SpanReport]] = [[] for _ in segment.spans]
     ranges = sorted((part, number) for number, span in enumerate(segment.spans) for part in span.ranges)
@@ -221,6 +253,13 @@ def advance_segment(segment: Segment, reads: Sequence[SpanReport]) -> tuple[Segm
     for span, mine in zip(segment.spans, reads_of_span, strict=True):
         spans += _advance_span(segment, span, mine, problems) if mine else (span,)
     return msgspec.structs.replace(segment, spans=_joined(spans)), problems
+
+
+def _moved(segment: Segment, read: SpanReport) -> Segment:
+    """A segment after its only reader."""
+    left = read.rows_left
+    moved = Span(ranges=segment.spans[0].ranges, cursor=read.cursor, rows_left=left)
+    return msgspec.structs.replace(segment, spans=(moved,) if left else ())
 
 
 def _as_planned(segment: Segment, read: SpanReport) -> bool:
@@ -287,7 +326,8 @@ def _joined(spans: Iterable[Span]) -> tuple[Span, ...]:
 
 def advance_state(files: Sequence[StateFile], changes: Sequence[StateReport]) -> tuple[StateFile, ...]:
     """Takes key groups away from files that were superseded there, and adds the new files as the newest."""
-    superseded = _gathered((path, part) for change in changes for path, part in change.replaced.items())
+    paths = [path for change in changes for path in change.replaced]
+    superseded = _by_path(paths, [groups for change in changes for groups in change.replaced.values()])
     kept: list[StateFile] = []
     for file in files:
         parts = superseded.get(file.path)

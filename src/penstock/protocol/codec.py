@@ -39,7 +39,8 @@ class TooNew:
 
 def encode_manifest(manifest: Manifest) -> bytes:
     body = msgspec.json.encode(manifest)
-    return body + b"\n" + msgspec.json.encode(_Seal(xxhash.xxh3_64_hexdigest(body))) + b"\n"
+    seal = msgspec.json.encode(_Seal(xxhash.xxh3_64_hexdigest(body)))
+    return b"".join((body, b"\n", seal, b"\n"))  # megabytes, copied once
 
 
 def decode_manifest(data: bytes) -> Manifest | UnreadableManifest | TooNew:

@@ -294,7 +294,7 @@ def with_pending(
 
 
 def committables_of(pending: Sequence[PendingCommit]) -> tuple[Committable, ...]:
-    return tuple(committable for one in pending for committable in one.committables)
+    return tuple([committable for one in pending for committable in one.committables])
 
 
 # -- what to do next -----------------------------------------------------------------------------------------------

@@ -21,8 +21,11 @@ def misdelivered(plan: StagePlan, reports: Sequence[SubtaskReport]) -> Iterator[
     live = {part.edge for subtask in plan.subtasks[:1] for part in subtask.inputs if part.live}
     counts = dict.fromkeys(live, 0)
     for report in reports:
-        as_counted = {part.edge: part.live_accepted for part in report.inputs if part.live_accepted}
-        if {**counts, **as_counted} == report.delivered:
+        as_counted = counts.copy()
+        for part in report.inputs:
+            if part.live_accepted:
+                as_counted[part.edge] = part.live_accepted
+        if as_counted == report.delivered:
             continue
         accepted = {part.edge: part.live_accepted for part in report.inputs}
         for edge in sorted(live | accepted.keys() | report.delivered.keys()):
@@ -37,7 +40,7 @@ def misdelivered(plan: StagePlan, reports: Sequence[SubtaskReport]) -> Iterator[
 
 def miscounted(plan: StagePlan, reports: Sequence[SubtaskReport], handed_over: int | None) -> Iterator[Violation]:
     """A stage whose subtasks were delivered other rows than the cluster handed over; None: it cannot tell."""
-    delivered = sum(rows for report in reports for rows in report.delivered.values())
+    delivered = sum([rows for report in reports for rows in report.delivered.values()])
     if handed_over is not None and handed_over != delivered:
         yield Violation(
             f"stage {plan.stage}", f"{handed_over} live rows handed over by the cluster, {delivered} delivered"

@@ -10,8 +10,9 @@ back were unread before, and what rows carry is no lower than it was when they a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 import msgspec
 
@@ -54,8 +55,9 @@ class Seen:
 
 def lowest(watermarks: Iterable[int | None]) -> int | None:
     """The smallest; None, before any, if one of them is None or there are none."""
-    known = list(watermarks)
-    return None if not known or None in known else min(mark for mark in known if mark is not None)
+    marks = list(watermarks)
+    known = [mark for mark in marks if mark is not None]
+    return min(known) if known and len(known) == len(marks) else None
 
 
 def highest(watermarks: Iterable[int | None]) -> int | None:
@@ -126,14 +128,14 @@ def due_subtasks(
 ) -> set[int]:
     """The subtasks with a key group that waits for a moment which has come; `watermarks` are theirs."""
     due: set[int] = set()
+    furthest = highest(watermarks)
     for timer in timers:
-        subtasks = subtasks_of(timer.groups, len(watermarks), max_parallelism)
         if timer.processing_time is not None and timer.processing_time <= now:
-            due.update(subtasks)
-        elif timer.event_time is not None:
+            due.update(subtasks_of(timer.groups, len(watermarks), max_parallelism))
+        elif timer.event_time is not None and furthest is not None and timer.event_time <= furthest:
             due.update(
                 subtask
-                for subtask in subtasks
+                for subtask in subtasks_of(timer.groups, len(watermarks), max_parallelism)
                 if (mark := watermarks[subtask]) is not None and timer.event_time <= mark
             )
     return due
@@ -150,14 +152,18 @@ def is_due(timers: Iterable[Timer], watermark: int | None, now: int) -> bool:
 
 def advance_timers(timers: Iterable[Timer], changes: Sequence[tuple[KeyGroupRange, Timer | None]]) -> tuple[Timer, ...]:
     """Replaces what was known for some key groups, all of them different; what others wait for stays."""
-    told = union(groups for groups, _ in changes)
-    others = (
-        timer if cut == timer.groups else msgspec.structs.replace(timer, groups=cut)
-        for timer in timers
-        for cut in subtract_all(timer.groups, told)
-    )
-    new = (timer for _, timer in changes if timer is not None)
-    return tuple(sorted([*others, *new], key=lambda timer: timer.groups))
+    same = {groups for groups, _ in changes}
+    rest = [timer for timer in timers if timer.groups not in same]
+    others = _cut_away(rest, union(same)) if rest else ()
+    new = [timer for _, timer in changes if timer is not None]
+    return tuple(sorted([*others, *new], key=attrgetter("groups")))
+
+
+def _cut_away(timers: Iterable[Timer], told: Sequence[KeyGroupRange]) -> Iterator[Timer]:
+    """What is left of timers once some key groups are taken away from them."""
+    for timer in timers:
+        for cut in subtract_all(timer.groups, told):
+            yield timer if cut == timer.groups else msgspec.structs.replace(timer, groups=cut)
 
 
 def flushed(clocks: Mapping[str, SourceClock], until: int | None) -> dict[str, SourceClock]:

@@ -82,10 +82,6 @@ class Segment(_Value, frozen=True, kw_only=True, gc=False):
         spans = self.spans
         return spans[0].rows_left if len(spans) == 1 else sum(span.rows_left for span in spans)
 
-    @property
-    def bytes_left(self) -> int:
-        return self.bytes * self.rows_left // self.rows if self.rows else 0
-
 
 class EdgeState(_Value, frozen=True, kw_only=True, dict=True):
     """Totals since the checkpoint began, and what is in flight: ``accepted == consumed + dropped + in flight``.
@@ -101,12 +97,23 @@ class EdgeState(_Value, frozen=True, kw_only=True, dict=True):
     watermark: Int64 | None = None
 
     @cached_property
-    def rows_in_flight(self) -> int:
-        return sum([segment.rows_left for segment in self.segments])
+    def _in_flight(self) -> tuple[int, int]:
+        """Rows and bytes, counted together: there may be thousands of segments, and each look at one costs."""
+        rows = size = 0
+        for segment in self.segments:
+            spans = segment.spans
+            left = spans[0].rows_left if len(spans) == 1 else segment.rows_left
+            rows += left
+            size += segment.bytes * left // segment.rows if segment.rows else 0
+        return rows, size
 
-    @cached_property
+    @property
+    def rows_in_flight(self) -> int:
+        return self._in_flight[0]
+
+    @property
     def bytes_in_flight(self) -> int:
-        return sum([segment.bytes_left for segment in self.segments])
+        return self._in_flight[1]
 
 
 class StateFile(_Value, frozen=True, kw_only=True, gc=False):
@@ -139,7 +146,7 @@ class PendingCommit(_Value, frozen=True, kw_only=True):
 
     @property
     def rows(self) -> int:
-        return sum(committable.rows for committable in self.committables)
+        return sum([committable.rows for committable in self.committables])
 
 
 class TableMark(_Value, frozen=True, kw_only=True):
@@ -332,10 +339,10 @@ class Manifest(_Value, frozen=True, kw_only=True):
 
     def entries(self) -> tuple[Segment | StateFile, ...]:
         """Every file this checkpoint needs, with its size and checksum."""
-        segments = (segment for edge in self.edges.values() for segment in edge.segments)
-        state = (file for files in self.state.values() for file in files)
+        segments = [segment for edge in self.edges.values() for segment in edge.segments]
+        state = [file for files in self.state.values() for file in files]
         return (*segments, *state)
 
     def files(self) -> frozenset[str]:
         """The paths of every file this checkpoint needs."""
-        return frozenset(entry.path for entry in self.entries())
+        return frozenset([entry.path for entry in self.entries()])

@@ -7,14 +7,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
+from operator import attrgetter
+from typing import TypeVar
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from penstock.protocol.eventtime import due_subtasks, lowest
 from penstock.protocol.ids import CheckpointId, Generation
 from penstock.protocol.keygroups import KeyGroupRange, range_of, subtasks_of
 from penstock.protocol.manifest import EdgeState, Segment, Span, StateFile, Timer
 from penstock.protocol.reads import ReadSpan
+
+T = TypeVar("T")
 
 MIN_BUDGET_SHARE = 0.5
 """However slow a stage's start-up and finish were, at least this share of its budget is spent on records."""
@@ -89,7 +96,8 @@ class StagePlan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def live(self) -> bool:
-        return any(plan.live for subtask in self.subtasks for plan in subtask.inputs)
+        """Which inputs are live is the same for all subtasks."""
+        return any(plan.live for subtask in self.subtasks[:1] for plan in subtask.inputs)
 
     def of(self, subtask: int) -> SubtaskPlan:
         """The plan of one subtask; the plan that a task has got has no other."""
@@ -101,7 +109,7 @@ class StagePlan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def _launched(self) -> tuple[SubtaskPlan, ...]:
-        return tuple(subtask for subtask in self.subtasks if subtask.has_work)
+        return self.subtasks if self.live else tuple([subtask for subtask in self.subtasks if subtask.has_work])
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +174,7 @@ def plan_subtasks(
     arrival = arrival_watermark(inputs.values())
     watermarks = [
         lowest(
-            mark for name in timed for mark in (marks[name], *(read.watermark for read in cuts[name].reads[subtask]))
+            [mark for name in timed for mark in (marks[name], *[read.watermark for read in cuts[name].reads[subtask]])]
         )
         if timed
         else None
@@ -174,18 +182,21 @@ def plan_subtasks(
     ]
     due = due_subtasks(timers, watermarks, now, max_parallelism=max_parallelism)
     parts = [(name, cuts[name].reads, part.live, marks[name]) for name, part in inputs.items()]
+    rows = np.sum([np.zeros(parallelism), *[cut.rows for cut in cuts.values()]], axis=0).round().astype(int).tolist()
     return tuple(
-        SubtaskPlan(
-            subtask,
-            groups[subtask],
-            tuple([InputPlan(name, reads[subtask], live, mark) for name, reads, live, mark in parts]),
-            {name: files[subtask] for name, files in tables.items()},
-            round(sum([cut.rows[subtask] for cut in cuts.values()])),
-            arrival,
-            watermarks[subtask],
-            subtask in due,
-        )
-        for subtask in range(parallelism)
+        [
+            SubtaskPlan(
+                subtask,
+                mine,
+                tuple([InputPlan(name, reads[subtask], live, mark) for name, reads, live, mark in parts]),
+                {name: files[subtask] for name, files in tables.items()},
+                rows[subtask],
+                arrival,
+                watermarks[subtask],
+                subtask in due,
+            )
+            for subtask, mine in enumerate(groups)
+        ]
     )
 
 
@@ -203,7 +214,7 @@ class _Cut:
     """An edge, cut at the boundaries of subtasks: what each reads, oldest first, and about how many rows that is."""
 
     reads: Sequence[tuple[ReadSpan, ...]]
-    rows: Sequence[float]
+    rows: npt.NDArray[np.float64]
 
 
 def _cut(part: InputFacts, groups: Sequence[KeyGroupRange], max_parallelism: int) -> _Cut:
@@ -211,33 +222,55 @@ def _cut(part: InputFacts, groups: Sequence[KeyGroupRange], max_parallelism: int
     their key groups."""
     edge, parallelism = part.readable(), len(groups)
     if part.broadcast:
-        return _Cut([reads_of(edge, KeyGroupRange(0, max_parallelism))] * parallelism, [0.0] * parallelism)
-    reads: list[list[ReadSpan]] = [[] for _ in groups]
-    rows = [0.0] * parallelism
-    for segment in sorted(edge.segments, key=_age):
-        for span in segment.spans:
-            owner = _owner(span, parallelism, max_parallelism)
-            if owner is not None:
-                reads[owner].append(_read(segment, span, span.ranges[0]))
-                rows[owner] += span.rows_left
-                continue
-            per_group = span.rows_left / sum(map(len, span.ranges))
-            for cut in span.ranges:
-                for subtask in subtasks_of(cut, parallelism, max_parallelism):
-                    mine = cut.intersect(groups[subtask])
-                    if mine is not None:
-                        reads[subtask].append(_read(segment, span, mine))
-                        rows[subtask] += per_group * (mine.hi - mine.lo)
-    return _Cut([tuple(mine) for mine in reads], rows)
+        return _Cut([reads_of(edge, KeyGroupRange(0, max_parallelism))] * parallelism, np.zeros(parallelism))
+    segments = sorted(edge.segments, key=_age)
+    spans = [span for segment in segments for span in segment.spans]
+    origins = [segment for segment in segments for _ in segment.spans]
+    owners = _owners([span.ranges for span in spans], parallelism, max_parallelism)
+    reads: list[ReadSpan] = []
+    readers, rows = [], []
+    for owner, segment, span in zip(owners.tolist(), origins, spans, strict=True):
+        if owner != _SHARED:
+            reads.append(_read(segment, span, span.ranges[0]))
+            readers.append(owner)
+            rows.append(float(span.rows_left))
+            continue
+        per_group = span.rows_left / sum(map(len, span.ranges))
+        for cut in span.ranges:
+            for subtask in subtasks_of(cut, parallelism, max_parallelism):
+                mine = cut.intersect(groups[subtask])
+                if mine is not None:
+                    reads.append(_read(segment, span, mine))
+                    readers.append(subtask)
+                    rows.append(per_group * len(mine))
+    per_subtask = np.bincount(np.array(readers, np.int64), np.array(rows), minlength=parallelism)
+    return _Cut(_dealt(reads, readers, parallelism), per_subtask.astype(np.float64))
 
 
-def _owner(span: Span, parallelism: int, max_parallelism: int) -> int | None:
-    """The subtask that owns all of a span, as is usual while the parallelism stays what it is."""
-    if len(span.ranges) != 1:
-        return None
-    part = span.ranges[0]
-    first = part.lo * parallelism // max_parallelism
-    return first if (part.hi - 1) * parallelism // max_parallelism == first else None
+_SHARED = -1
+
+
+def _owners(
+    ranges: Sequence[tuple[KeyGroupRange, ...]], parallelism: int, max_parallelism: int
+) -> npt.NDArray[np.int64]:
+    """Of things that are valid for some ranges of key groups: the subtask that owns all of it, as is usual while the
+    parallelism stays what it is; `_SHARED` where several may have a part."""
+    alone = [parts[0] if len(parts) == 1 else _NO_GROUPS for parts in ranges]
+    first = np.array([part.lo for part in alone], np.int64) * parallelism // max_parallelism
+    last = (np.array([part.hi for part in alone], np.int64) - 1) * parallelism // max_parallelism
+    return np.where(first == last, first, _SHARED)
+
+
+_NO_GROUPS = KeyGroupRange(0, 0)
+"""Begins and ends in different subtasks, so to say."""
+
+
+def _dealt(things: Sequence[T], owners: npt.ArrayLike, parallelism: int) -> list[tuple[T, ...]]:
+    """The things of each subtask, in the order in which they came."""
+    of = np.asarray(owners, np.uint16)  # numbers of two bytes are sorted in one sweep
+    ordered = tuple([things[place] for place in np.argsort(of, kind="stable").tolist()])
+    ends = np.cumsum(np.bincount(of, minlength=parallelism)).tolist()
+    return [ordered[begin:end] for begin, end in pairwise([0, *ends])]
 
 
 def reads_of(edge: EdgeState, groups: KeyGroupRange) -> tuple[ReadSpan, ...]:
@@ -251,13 +284,19 @@ def reads_of(edge: EdgeState, groups: KeyGroupRange) -> tuple[ReadSpan, ...]:
     )
 
 
-def _age(segment: Segment) -> tuple[int, int, int, int]:
-    return segment.age
+_age = attrgetter("age")
 
 
 def _read(segment: Segment, span: Span, groups: KeyGroupRange) -> ReadSpan:
+    arrival = segment.arrival
     return ReadSpan(
-        segment.path, segment.checksum, groups.lo, groups.hi, span.cursor, segment.watermark, segment.arrived
+        segment.path,
+        segment.checksum,
+        groups.lo,
+        groups.hi,
+        span.cursor,
+        segment.watermark,
+        segment.epoch if arrival is msgspec.UNSET else arrival,
     )
 
 
@@ -265,20 +304,22 @@ def _files(table: TableFacts, parallelism: int, max_parallelism: int) -> list[tu
     """By subtask, the state files that hold something for it, oldest first."""
     if table.broadcast:
         return [table.files] * parallelism
-    found: list[list[StateFile]] = [[] for _ in range(parallelism)]
-    for file in table.files:
-        ranges = file.ranges
-        if len(ranges) == 1:  # of one subtask, as is usual while the parallelism stays what it is
-            owner = ranges[0].lo * parallelism // max_parallelism
-            if (ranges[0].hi - 1) * parallelism // max_parallelism == owner:
-                found[owner].append(file)
-                continue
-        for cut in ranges:
-            for subtask in subtasks_of(cut, parallelism, max_parallelism):
-                mine = found[subtask]
-                if not mine or mine[-1] is not file:
-                    mine.append(file)
-    return [tuple(files) for files in found]
+    owners = _owners([file.ranges for file in table.files], parallelism, max_parallelism)
+    if not np.any(owners == _SHARED):
+        return _dealt(table.files, owners, parallelism)
+    shared = [
+        (subtask, file)
+        for owner, file in zip(owners.tolist(), table.files, strict=True)
+        for subtask in (_sharing(file.ranges, parallelism, max_parallelism) if owner == _SHARED else (owner,))
+    ]
+    return _dealt([file for _, file in shared], [subtask for subtask, _ in shared], parallelism)
+
+
+def _sharing(ranges: Sequence[KeyGroupRange], parallelism: int, max_parallelism: int) -> list[int]:
+    """The subtasks that own some of the ranges, each once."""
+    return list(
+        dict.fromkeys([subtask for part in ranges for subtask in subtasks_of(part, parallelism, max_parallelism)])
+    )
 
 
 def waves(subtasks: int, slots: int) -> int:

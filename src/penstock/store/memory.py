@@ -20,8 +20,16 @@ class _Content:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.files: dict[str, bytes] = {}
+        self.folders: dict[str, dict[str, bytes]] = {}
+        """By the first part of their paths: a listing need not look at the files of other folders."""
         self.being_written: set[str] = set()
+
+    def beside(self, path: str) -> dict[str, bytes]:
+        """The files whose paths begin as this one does."""
+        return self.folders.setdefault(path.partition("/")[0], {})
+
+    def find(self, path: str) -> bytes | None:
+        return self.folders.get(path.partition("/")[0], {}).get(path)
 
 
 _contents: WeakValueDictionary[str, _Content] = WeakValueDictionary()
@@ -53,19 +61,20 @@ class MemoryStore:
         self._put_new(check_path(path), bytes(data))
 
     def read(self, path: str) -> bytes:
-        try:
-            return self._content.files[check_path(path)]
-        except KeyError:
-            raise storage_failed(f"{self.url}/{path}", FileNotFoundError(2, "no such file")) from None
+        data = self._content.find(check_path(path))
+        if data is None:
+            raise storage_failed(f"{self.url}/{path}", FileNotFoundError(2, "no such file"))
+        return data
 
     def exists(self, path: str) -> bool:
-        return check_path(path) in self._content.files
+        return self._content.find(check_path(path)) is not None
 
     def list(self, prefix: str) -> list[Entry]:
         folder = check_folder(prefix)
         start = f"{folder}/" if folder else ""
         with self._content.lock:
-            return sorted(Entry(p, len(data)) for p, data in self._content.files.items() if p.startswith(start))
+            near = [self._content.beside(start)] if folder else self._content.folders.values()
+            return sorted(Entry(p, len(data)) for files in near for p, data in files.items() if p.startswith(start))
 
     def adopt(self, path: str, origin: Store, *, link: bool = True) -> None:  # noqa: ARG002 - bytes never change
         self._put_new(check_path(path), origin.read(path))
@@ -77,18 +86,18 @@ class MemoryStore:
     def delete(self, paths: Iterable[str]) -> None:
         with self._content.lock:
             for path in paths:
-                self._content.files.pop(check_path(path), None)
+                self._content.beside(check_path(path)).pop(path, None)
 
     def append(self, path: str, line: bytes) -> int:
         with self._content.lock:
-            before = self._content.files.get(check_path(path), b"")
-            self._content.files[path] = before + (line if line.endswith(b"\n") else line + b"\n")
-            return len(self._content.files[path])
+            files = self._content.beside(check_path(path))
+            files[path] = files.get(path, b"") + (line if line.endswith(b"\n") else line + b"\n")
+            return len(files[path])
 
     def open_writer(self, path: str) -> MemoryWriter:
         check_path(path)
         with self._content.lock:
-            if path in self._content.files or path in self._content.being_written:
+            if path in self._content.beside(path) or path in self._content.being_written:
                 raise AlreadyExists(path)
             self._content.being_written.add(path)
         return MemoryWriter(self._content, path)
@@ -111,9 +120,10 @@ class MemoryStore:
 
     def _put_new(self, path: str, data: bytes) -> None:
         with self._content.lock:
-            if path in self._content.files or path in self._content.being_written:
+            files = self._content.beside(path)
+            if path in files or path in self._content.being_written:
                 raise AlreadyExists(path)
-            self._content.files[path] = data
+            files[path] = data
 
 
 class MemoryWriter:
@@ -137,7 +147,7 @@ class MemoryWriter:
         self._done = True
         with self._content.lock:
             self._content.being_written.discard(self._path)
-            self._content.files[self._path] = bytes(self._data)
+            self._content.beside(self._path)[self._path] = bytes(self._data)
 
     def abort(self) -> None:
         """Forgets the file; after `close` it does nothing."""
