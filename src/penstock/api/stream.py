@@ -136,9 +136,11 @@ class Stream(Drawn):
     ) -> Stream:
         """Calls `fn` with Arrow record batches; it returns one, a table, or several.
 
-        Without a `schema`, `fn` is called here once with an empty batch, or with a sample, to learn its columns.
+        Without a `schema`, this method calls `fn` once, in this process, with a batch that has the input's columns and
+        no rows. The columns of the first batch that comes back are those of the stream. With a `schema`, `fn` is not
+        called here.
 
-        Raises: `PipelineError`.
+        Raises: `PipelineError` if `fn` fails without rows, or does not tell the type of every column.
         """
         label = name or "map_batches"
         require_callable(label, fn, "map_batches")

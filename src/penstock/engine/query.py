@@ -159,11 +159,7 @@ class Query:
         try:
             ended = wait_for(self._supervisor.ended, timeout)
         except (KeyboardInterrupt, Terminated) as signalled:
-            again = "Ctrl-C" if isinstance(signalled, KeyboardInterrupt) else "SIGTERM"
-            try:
-                self._supervisor.stop_interrupted(again=again)
-            except (KeyboardInterrupt, Terminated) as second:
-                raise second from None  # one traceback says it all
+            self._supervisor.stop_signalled(signalled)
             raise
         error = self.exception()
         if ended and error is not None:

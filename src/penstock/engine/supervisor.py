@@ -30,11 +30,13 @@ from penstock.engine.feed import (
     TellsLosses,
     source_stopped,
 )
+from penstock.engine.heldsignals import signals_held
 from penstock.engine.history import History, epoch_event, savepoint_event, utc_now
 from penstock.engine.latewatch import LateWatch, late_rows
 from penstock.engine.loop import EpochLoop, LoopEvents
 from penstock.engine.options import Config, subtasks_asked
 from penstock.engine.savepoint import SavepointJob, Savepoints
+from penstock.engine.sigterm import Terminated
 from penstock.engine.sourcewatch import SourceWatch
 from penstock.engine.upkeep import Upkeeping
 from penstock.engine.watch import Watch
@@ -141,7 +143,16 @@ class Supervisor:
         self.loop = EpochLoop(runner, self.coordinator, config, events, self.watch, spawn)
 
     def start(self) -> None:
-        """Raises: what the feed says when it cannot be started; everything else has ended by then."""
+        """Raises: what the feed says when it cannot be started; `KeyboardInterrupt` and `Terminated` for a signal in
+        the meantime. Everything else has ended by then."""
+        try:
+            with signals_held():
+                self._start_parts()
+        except (KeyboardInterrupt, Terminated) as signalled:
+            self.stop_signalled(signalled)
+            raise
+
+    def _start_parts(self) -> None:
         self._collector.start(self.runner.manifest.checkpoint)
         self._collector.published(self.runner.manifest)
         self.coordinator.start()
@@ -225,6 +236,17 @@ class Supervisor:
             _log.warning("%s", self.not_ended(EXIT_S))
             self.runner.cluster.cancel()
             wait_for(self.ended, EXIT_S)
+
+    def stop_signalled(self, signalled: KeyboardInterrupt | Terminated) -> None:
+        """Ends the query after its running epoch.
+
+        Raises: `KeyboardInterrupt`, `Terminated` when the user does not want to wait so long.
+        """
+        again = "Ctrl-C" if isinstance(signalled, KeyboardInterrupt) else "SIGTERM"
+        try:
+            self.stop_interrupted(again=again)
+        except (KeyboardInterrupt, Terminated) as second:
+            raise second from None  # one traceback says it all
 
     def stop_interrupted(self, *, again: str) -> None:
         """After Ctrl-C, when Spark has cancelled the running job, or after SIGTERM, when it has not.

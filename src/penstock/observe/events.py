@@ -288,7 +288,11 @@ class SourceSlow(_Event, frozen=True, kw_only=True):
 
 class SourceLost(_Event, frozen=True, kw_only=True):
     """A source had deleted records before they were read, and was told to go on without them. `offsets` is how many,
-    None where the source cannot tell. `what` says which, at most of the first partitions."""
+    None where the source cannot tell. `what` says which, at most of the first partitions.
+
+    The event follows the checkpoint that has the rest of the micro-batch. A driver that dies between the two tells
+    nothing, and its successor does not read that micro-batch again. So the sum of `offsets` is too small by at most
+    the first micro-batch after each start, also if all records of that one were deleted."""
 
     source: str
     what: str

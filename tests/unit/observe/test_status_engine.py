@@ -14,12 +14,12 @@ import pytest
 from click.testing import CliRunner
 
 from penstock.cli import main
-from penstock.observe.events import EpochPublished, Event
+from penstock.observe.events import CommitSlow, EpochPublished, Event
 from penstock.observe.folder import Folder
 from penstock.observe.notebook.panel import panel
 from penstock.observe.page.document import document
 from penstock.store import open_store
-from penstock.testing.inline import InlineRun
+from penstock.testing.inline import InlineFeed, InlineRun
 from penstock.testing.tables import memory_table
 from tests.chaos.disk import Disk
 from tests.support.engine_jobs import FakeClock, assert_exact, batches_of, keyed_slow
@@ -55,21 +55,30 @@ def at_checkpoint(number: int, act: Callable[[], None]) -> Callable[[Event], Non
     return listen
 
 
-def test_a_commit_that_hangs_is_named(tmp_path: Path, table: str) -> None:
-    clock, returns = FakeClock(), threading.Event()
-    memory_table(table).on_commit = lambda _: returns.wait(WAIT_S) and None
-    run = InlineRun(batches_of(100, 300), clock)  # it does not end meanwhile: that would be another verdict
-    query = run.start(keyed_slow(clock, table), checkpoint=tmp_path, epoch="100 ms", commit_timeout="200 ms")
+def test_a_commit_that_hangs_is_named(tmp_path: Path, table: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, slow, looked = FakeClock(), threading.Event(), threading.Event()
+    memory_table(table).on_commit = lambda _: looked.wait(WAIT_S) and None
+    # The source has one more batch until somebody has looked: a query that ends has another verdict.
+    monkeypatch.setattr(InlineFeed, "before_batch", lambda _, number: number < 3 or looked.wait(WAIT_S))
+
+    def listen(event: Event) -> None:
+        if isinstance(event, CommitSlow):
+            slow.set()
+
+    run = InlineRun(batches_of(100, 4), clock)
+    options: dict[str, Any] = {"epoch": "100 ms", "commit_timeout": "200 ms", "on_event": listen}
+    query = run.start(keyed_slow(clock, table), checkpoint=tmp_path, **options)
     try:
-        told = await_status(tmp_path, "commit slow")
-        assert (told["exit_code"], told["alive"]) == (4, True)
+        assert slow.wait(WAIT_S)
+        told = said(tmp_path)
+        assert (told["status"], told["exit_code"], told["alive"]) == ("commit slow", 4, True)
         assert "sink sink has not returned" in told["why"]
         assert "storage and catalog" in told["next_step"]
     finally:
-        returns.set()
+        looked.set()
     query.await_termination(WAIT_S)
     assert said(tmp_path)["status"] == "finished"
-    assert_exact(table, 30_000)
+    assert_exact(table, 400)
 
 
 @pytest.fixture

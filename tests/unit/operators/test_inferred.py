@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,7 +12,6 @@ import pyarrow.compute as pc
 import pytest
 
 from penstock.errors import PipelineError
-from penstock.operators.rowwise.inferred import sample_batch
 from penstock.testing import Harness, stream_of
 
 SCHEMA = pa.schema({"user": pa.int64(), "item": pa.string(), "ts": pa.timestamp("us", "UTC")})
@@ -34,20 +35,68 @@ def test_a_table_and_a_generator_tell_their_columns_too() -> None:
     assert after(lambda batch: pa.Table.from_batches([batch]).drop_columns(["ts"])).names == ["user", "item"]
 
 
-def test_a_function_that_needs_rows_gets_two_that_are_made_up() -> None:
-    def by_rows(batch: pa.RecordBatch) -> pa.RecordBatch:
-        rows = batch.to_pylist()
-        return pa.RecordBatch.from_pylist([{"user": row["user"], "long": len(row["item"]) > 3} for row in rows])
+def test_the_function_is_called_once_with_no_rows_and_the_columns_of_the_input() -> None:
+    calls: list[pa.RecordBatch] = []
 
-    assert after(by_rows) == pa.schema({"user": pa.int64(), "long": pa.bool_()})
+    def noted(batch: pa.RecordBatch) -> pa.RecordBatch:
+        calls.append(batch)
+        return batch
+
+    after(noted)
+    assert [(call.num_rows, call.schema) for call in calls] == [(0, SCHEMA)]
+
+
+def needs_rows(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([{"long": len(row["item"]) > 3} for row in batch.to_pylist()])
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        needs_rows,
+        lambda batch: batch.append_column("first", pa.array([batch["item"][0].as_py()] * batch.num_rows)),
+        lambda batch: batch.append_column("x", pa.nulls(batch.num_rows)),
+        lambda batch: [],
+        lambda batch: batch.select(["usr"]),
+        lambda batch: sys.exit(3),
+    ],
+)
+def test_a_function_that_does_not_tell_is_not_called_with_rows_that_are_made_up(function: Any) -> None:
+    rows: list[int] = []
+
+    def counted(batch: pa.RecordBatch) -> Any:
+        rows.append(batch.num_rows)
+        return function(batch)
+
+    with pytest.raises(PipelineError):
+        after(counted)
+    assert rows == [0]
+
+
+def test_with_a_schema_the_function_is_not_called() -> None:
+    def ends_the_process(batch: pa.RecordBatch) -> pa.RecordBatch:
+        os._exit(3)
+
+    assert stream_of(SCHEMA).map_batches(ends_the_process, "user bigint").schema.names == ["user"]
+
+
+def test_a_generator_is_asked_for_its_first_batch_only() -> None:
+    asked: list[str] = []
+
+    def parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        yield batch
+        asked.append("for more")
+
+    assert after(parts) == SCHEMA
+    assert asked == []
 
 
 def test_a_data_frame_of_pandas_gives_types_that_spark_has() -> None:
     def by_pandas(batch: pa.RecordBatch) -> pa.RecordBatch:
         frame = batch.to_pandas()
         frame["day"] = frame["ts"].dt.floor("D")
-        frame["kind"] = frame["item"].astype("category")
-        return pa.RecordBatch.from_pandas(frame, preserve_index=False)
+        made = pa.RecordBatch.from_pandas(frame, preserve_index=False)
+        return made.append_column("kind", batch["item"].dictionary_encode())
 
     made = after(by_pandas)
     assert made.field("day").type == pa.timestamp("us", "UTC")
@@ -67,15 +116,18 @@ def test_columns_of_the_input_keep_their_order_and_their_wider_types() -> None:
 @pytest.mark.parametrize(
     ("function", "said"),
     [
+        (needs_rows, "it returns no columns"),
         (lambda batch: [], "it returns no batch"),
         (lambda batch: batch.append_column("x", pa.nulls(batch.num_rows)), "the type of 'x' stays open"),
         (lambda batch: batch.select(["usr"]), "KeyError"),
+        (lambda batch: sys.exit("no model"), "SystemExit: no model"),
     ],
 )
 def test_a_function_that_does_not_tell_is_asked_for_a_schema(function: Any, said: str) -> None:
     with pytest.raises(PipelineError, match=said) as raised:
         after(function)
-    assert "map_batches(fn, " in raised.value.next_step
+    assert "with no rows" in str(raised.value)
+    assert "map_batches(fn, schema=" in raised.value.next_step
 
 
 def test_a_function_without_return_is_told_so() -> None:
@@ -83,8 +135,8 @@ def test_a_function_without_return_is_told_so() -> None:
         after(lambda batch: None)
 
 
-def test_there_is_a_sample_of_every_type() -> None:
+def test_there_is_an_empty_batch_of_every_type() -> None:
     kinds = (pa.bool_(), pa.int8(), pa.float32(), pa.decimal128(5, 5), pa.date32(), pa.timestamp("us"), pa.binary())
     nested = (pa.list_(pa.string()), pa.map_(pa.string(), pa.int64()), pa.struct([("x", pa.date32())]))
-    for kind in (*kinds, *nested):
-        assert sample_batch(pa.schema({"x": kind})).column(0).null_count == 0
+    schema = pa.schema([(f"c{number}", kind) for number, kind in enumerate((*kinds, *nested))])
+    assert stream_of(schema).map_batches(lambda batch: batch).schema == schema

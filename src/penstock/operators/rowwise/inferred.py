@@ -1,12 +1,12 @@
-"""The columns that a function over batches makes, found by calling it: with no rows, and if that does not tell, with
-two rows that are made up.
+"""The columns that a function over batches makes, found by calling it once, with a batch that has no rows.
+
+The function gets no values but those of the stream: nothing here makes up a row. What it does besides returning a batch
+(it loads a model, it hangs, it ends the process) happens in the process that builds the pipeline, once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime
-from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -18,65 +18,35 @@ from penstock.operators.columns import describe
 from penstock.operators.failures.failing import BadOutput, location
 from penstock.operators.values.convert import batches_of
 
-_MOMENT = datetime(2024, 1, 1, tzinfo=UTC)
-
 
 def inferred_schema(operator: str, function: Callable[[pa.RecordBatch], Any], given: pa.Schema) -> pa.Schema:
     """Raises: `PipelineError` if the function does not tell its columns."""
-    problem = ""
-    for sample in (empty_batch, sample_batch):
-        try:
-            made = _schema_of(function(sample(given)))
-        except Exception as error:  # noqa: BLE001 - user code may raise anything
-            if isinstance(error, BadOutput):
-                raise operator_refused(operator, error) from None
-            where = location(error)
-            problem = f"{type(error).__name__}: {text_of(error)}" + (f" (at {where})" if where else "")
-            continue
-        if made is None or not made.names:
-            problem = "it returns no batch" if made is None else "it returns no columns"
-            continue
-        fitted = _fitted(made, given)
-        untyped = [field.name for field in fitted if pt.is_null(field.type)]
-        if not untyped:
-            return fitted
-        problem = f"the type of {', '.join(map(repr, untyped))} stays open"
-    raise PipelineError(
+    try:
+        made = _schema_of(function(pa.RecordBatch.from_pylist([], schema=given)))
+    except BadOutput as error:
+        raise operator_refused(operator, error) from None
+    except (Exception, SystemExit) as error:  # user code may raise anything, and sys.exit() would end the driver
+        where = location(error)
+        problem = f"{type(error).__name__}: {text_of(error)}" + (f" (at {where})" if where else "")
+        raise _unknown(operator, given, f"with no rows it raises {problem}") from error
+    if made is None:
+        raise _unknown(operator, given, "with no rows it returns no batch")
+    if not made.names:
+        raise _unknown(operator, given, "with no rows it returns no columns")
+    fitted = _fitted(made, given)
+    untyped = [repr(field.name) for field in fitted if pt.is_null(field.type)]
+    if untyped:
+        raise _unknown(operator, given, f"with no rows the type of {', '.join(untyped)} stays open")
+    return fitted
+
+
+def _unknown(operator: str, given: pa.Schema, problem: str) -> PipelineError:
+    return PipelineError(
         f"{operator}: the columns that the function makes of {describe(given)} are not known: {problem}",
-        cause="without a schema, Penstock calls the function with no rows and with two rows that it makes up",
-        next_step='name the columns: map_batches(fn, "user bigint, total double")',
+        cause="without a schema, Penstock calls the function once, with an empty batch, and takes its columns",
+        next_step='name the columns, then it is not called here: map_batches(fn, schema="user bigint, total double")',
         operator=operator,
     )
-
-
-def empty_batch(schema: pa.Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
-
-
-def sample_batch(schema: pa.Schema) -> pa.RecordBatch:
-    """Two equal rows of plain values: 1, 'a', the first day of 2024."""
-    return pa.RecordBatch.from_arrays(
-        [pa.array([_sample(field.type)] * 2, field.type) for field in schema], schema=schema
-    )
-
-
-_SAMPLES: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType], Any]], ...] = (
-    (pt.is_boolean, lambda _: True),
-    (pt.is_integer, lambda _: 1),
-    (pt.is_floating, lambda _: 1.0),
-    (pt.is_decimal, lambda kind: Decimal(int(kind.precision > kind.scale))),
-    (pt.is_date, lambda _: _MOMENT.date()),
-    (pt.is_timestamp, lambda kind: _MOMENT if kind.tz is not None else _MOMENT.replace(tzinfo=None)),
-    (pt.is_string, lambda _: "a"),
-    (pt.is_binary, lambda _: b"a"),
-    (pt.is_struct, lambda kind: {field.name: _sample(field.type) for field in kind}),
-    (pt.is_map, lambda kind: [(_sample(kind.key_type), _sample(kind.item_type))]),
-    (pt.is_list, lambda kind: [_sample(kind.value_type)]),
-)
-
-
-def _sample(kind: pa.DataType) -> Any:
-    return next((value(kind) for fits, value in _SAMPLES if fits(kind)), None)
 
 
 def _schema_of(result: object) -> pa.Schema | None:

@@ -1,7 +1,8 @@
 """Spark's Kafka source tells lost records in the log of an executor alone, once `failOnDataLoss` is off.
 
-Its scan counts how often that happened, among the metrics of the executed plan. Which offsets were lost is then asked
-from the reader that the source itself uses, in the driver's JVM. Where a plan looks different, nothing is told.
+Its scan counts how often that happened and how many offsets it went past, among the metrics of the executed plan. Which
+offsets were lost is then asked from the reader that the source itself uses, in the driver's JVM. Where a plan looks
+different, nothing is told.
 
 Seen in Spark 4.3.0.
 """
@@ -16,7 +17,7 @@ from py4j.protocol import Py4JError
 
 from penstock.protocol.sourceloss import SourceLoss, lost_offsets
 
-METRIC, STREAM = "dataLoss", "KafkaMicroBatchStream"
+METRIC, SKIPPED, STREAM = "dataLoss", "offsetOutOfRange", "KafkaMicroBatchStream"
 
 
 def losses_of(plan: Any) -> list[SourceLoss]:
@@ -39,8 +40,9 @@ def _loss(scan: Any) -> SourceLoss | None:
     if not str(reader.getClass().getName()).endswith(STREAM):
         return None
     told = int(metrics.apply(METRIC).value()) > 0
+    skipped = int(metrics.apply(SKIPPED).value()) if metrics.contains(SKIPPED) else 0
     start, end = _offsets(scan.start()), _offsets(scan.end())
-    return lost_offsets(start, end, _begins(reader) if told else {}, told=told)
+    return lost_offsets(start, end, _begins(reader) if told else {}, told=told, skipped=skipped)
 
 
 def _offsets(offset: Any) -> dict[str, int]:
@@ -53,6 +55,6 @@ def _begins(reader: Any) -> dict[str, int] | None:
     try:
         pairs = reader.kafkaOffsetReader().fetchEarliestOffsets().toSeq()
         each = (pairs.apply(number) for number in range(pairs.size()))
-        return {str(pair._1().toString()): int(pair._2()) for pair in each}  # noqa: SLF001 - of Scala  # noqa: SLF001 - of Scala
+        return {str(pair._1().toString()): int(pair._2()) for pair in each}  # noqa: SLF001 - of Scala
     except (Py4JError, AttributeError):
         return None

@@ -5,6 +5,10 @@ because the driver was killed, nobody can do anything about the error. So the JV
 Penstock. Other streaming queries of the application are logged as before. ``PENSTOCK_DEBUG=1`` lets
 all be logged.
 
+It also logs an error for a task that was killed while it read a shuffle, as by a second Ctrl-C. Spark's own comment
+there calls that expected. Its text ends with ``null``. A shuffle that cannot be read is logged in other words, and
+still is.
+
 Seen in Spark 4.3.0, with log4j 2. Where the log is made differently, it stays as it is.
 """
 
@@ -19,6 +23,8 @@ from pyspark import SparkContext
 from pyspark.sql.streaming.query import StreamingQuery
 
 DEBUG = "PENSTOCK_DEBUG"
+KILLED = "Error occurred while fetching local blocks, null"
+"""For a thread that was interrupted, which only the kill of its task does."""
 
 
 class QuietEnd:
@@ -26,15 +32,16 @@ class QuietEnd:
 
     def __init__(self, context: SparkContext, query: StreamingQuery) -> None:
         self._settings: Any = None
-        self._filter: Any = None
+        self._filters: list[Any] = []
         if not os.environ.get(DEBUG):
             with suppress(Py4JError, AttributeError, TypeError):
                 self._add(context, f"[id = {query.id}, runId = {query.runId}] terminated with error")
+                self._add(context, KILLED)
 
     def restore(self) -> None:
         """The JVM may be gone."""
-        added, self._filter = self._filter, None
-        if added is not None:
+        filters, self._filters = self._filters, []
+        for added in filters:
             with suppress(Exception):
                 self._settings.removeFilter(added)
 
@@ -50,4 +57,4 @@ class QuietEnd:
         self._settings = log4j.LogManager.getContext(False).getConfiguration()
         added = builder.build()
         self._settings.addFilter(added)
-        self._filter = added
+        self._filters.append(added)

@@ -25,7 +25,13 @@ def offset(parts: Mapping[str, int]) -> Any:
     return returning(json=json.dumps({"orders": parts}))
 
 
-def scan(start: Mapping[str, int], end: Mapping[str, int], begins: Mapping[str, int] | None, times: int) -> Any:
+def scan(
+    start: Mapping[str, int],
+    end: Mapping[str, int],
+    begins: Mapping[str, int] | None,
+    times: int,
+    skipped: int | None = None,
+) -> Any:
     pairs = [returning(_1=returning(toString=f"orders-{part}"), _2=at) for part, at in (begins or {}).items()]
 
     def fetch() -> Any:
@@ -35,7 +41,8 @@ def scan(start: Mapping[str, int], end: Mapping[str, int], begins: Mapping[str, 
 
     reader = SimpleNamespace(fetchEarliestOffsets=fetch)
     stream = returning(getClass=returning(getName="org.apache.KafkaMicroBatchStream"), kafkaOffsetReader=reader)
-    metrics = SimpleNamespace(contains=lambda name: name == "dataLoss", apply=lambda _: returning(value=times))
+    values = {"dataLoss": times} | ({} if skipped is None else {"offsetOutOfRange": skipped})
+    metrics = SimpleNamespace(contains=lambda name: name in values, apply=lambda name: returning(value=values[name]))
     return returning(metrics=metrics, stream=stream, start=offset(start), end=offset(end))
 
 
@@ -53,12 +60,27 @@ def test_what_lies_behind_the_micro_batch_is_counted_by_a_later_one() -> None:
     assert loss == [SourceLoss("orders-0 from 10 to 49", 40)]
 
 
+def test_what_is_deleted_after_it_was_read_is_not_counted() -> None:
+    loss = losses_of(plan(scan({"0": 10}, {"0": 50}, {"0": 45}, 1, skipped=30)))
+    assert loss == [SourceLoss("30 offsets of: orders-0 from 10 to 44", 30)]
+
+
+def test_a_micro_batch_that_was_read_twice_is_counted_once() -> None:
+    loss = losses_of(plan(scan({"0": 10}, {"0": 50}, {"0": 400}, 2, skipped=80)))
+    assert loss == [SourceLoss("orders-0 from 10 to 49", 40)]
+
+
 def test_nothing_is_asked_where_spark_has_missed_nothing() -> None:
     assert losses_of(plan(scan({"0": 10}, {"0": 50}, None, 0))) == []
 
 
 def test_a_loss_is_told_without_a_count_where_the_broker_does_not_answer() -> None:
     assert losses_of(plan(scan({"0": 10}, {"0": 50}, None, 1))) == [SourceLoss("some records could not be read", None)]
+
+
+def test_spark_has_counted_also_where_the_broker_does_not_answer() -> None:
+    loss = losses_of(plan(scan({"0": 10}, {"0": 50}, None, 1, skipped=40)))
+    assert loss == [SourceLoss("some records could not be read", 40)]
 
 
 def test_a_partition_that_is_gone_has_no_count() -> None:
