@@ -1,15 +1,15 @@
 """2,000 checkpoints into a lake: the last commits take about as long as the first. And what a merge by key costs.
 
-Needs no Spark.
-
-``make bench ARGS=lakes``
+Needs no Spark. ``make bench ARGS=lakes``, or ``python -m benchmarks.lakes Iceberg`` for the commits into one lake.
 """
 
 from __future__ import annotations
 
 import statistics
+import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,14 +34,24 @@ KEYS, CHANGED, DAYS, MERGES = 1_000_000, 1000, 10, 5
 def run(spark: object, verdicts: Verdicts) -> None:
     del spark
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
-        for name, sink in sinks(Path(folder)).items():
-            took = commit_times(sink)
-            first, last = (statistics.median(part) * 1000 for part in (took[:SHOWN], took[-SHOWN:]))
-            verdicts.note(f"{name}: {CHECKPOINTS} commits, p50 of the first {SHOWN} {first:.1f} ms, last {last:.1f} ms")
-            verdicts.at_most(f"{name}: commit p50 of the last {SHOWN} against the first", last / first, 2.0, "×")
+        many_commits(Path(folder), ("Delta", "Iceberg"), verdicts)
         for name, sink in keyed_sinks(Path(folder)).items():
             for what, median in merge_times(sink).items():
                 verdicts.note(f"{name}: {CHANGED:,} changed keys {what} of {KEYS:,}: commit p50 {median * 1000:.0f} ms")
+
+
+def many_commits(folder: Path, names: Sequence[str], verdicts: Verdicts) -> None:
+    for name, sink in sinks(folder).items():
+        if name not in names:
+            continue
+        took = commit_times(sink)
+        for what, times in (("time", [wall for wall, _ in took]), ("CPU time", [cpu for _, cpu in took])):
+            first, last = (statistics.median(part) * 1000 for part in (times[:SHOWN], times[-SHOWN:]))
+            verdicts.note(
+                f"{name}: {CHECKPOINTS} commits, p50 of the {what} of the first {SHOWN} {first:.1f} ms,"
+                f" of the last {last:.1f} ms"
+            )
+            verdicts.at_most(f"{name}: p50 of the {what}, the last {SHOWN} against the first", last / first, 2.0, "×")
 
 
 def sinks(folder: Path) -> dict[str, Any]:
@@ -97,8 +107,8 @@ def _timed(sink: Any, committer: Any, checkpoint: int, ids: Any) -> float:
     return time.perf_counter() - start
 
 
-def commit_times(sink: Any) -> list[float]:
-    """Seconds of each commit."""
+def commit_times(sink: Any) -> list[tuple[float, float]]:
+    """Seconds of each commit, and of the CPU in it."""
     sink.check(SCHEMA)
     committer = sink.open_committer("bench")
     committer.fence(Generation(1))
@@ -110,7 +120,7 @@ def commit_times(sink: Any) -> list[float]:
         writer = sink.open_writer(WriterContext(CheckpointId(number), Generation(1), 0, 1, attempt=str(number)), SCHEMA)
         writer.write(pa.record_batch([pa.array([number])], schema=SCHEMA))
         committables = writer.prepare()
-        start = time.perf_counter()
+        start, cpu = time.perf_counter(), time.process_time()
         committer.commit(
             CommitPermit(Generation(1), CheckpointId(number)),
             committables,
@@ -118,7 +128,18 @@ def commit_times(sink: Any) -> list[float]:
             properties={},
             still_leader=lambda: True,
         )
-        took.append(time.perf_counter() - start)
+        took.append((time.perf_counter() - start, time.process_time() - cpu))
         if number % KEEP_EVERY == 0:
             keeper.step()
     return took
+
+
+def main(arguments: list[str]) -> int:
+    verdicts = Verdicts()
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
+        many_commits(Path(folder), arguments or ["Delta", "Iceberg"], verdicts)
+    return 0 if verdicts.ok else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -18,6 +18,7 @@ from penstock.sinks.iceberg.catalog import open_table
 from penstock.sinks.iceberg.compact import Compaction
 from penstock.sinks.iceberg.expired import remove_expired, remove_orphans
 from penstock.sinks.iceberg.snapshots import replace_files
+from penstock.sinks.iceberg.transaction import expire
 from penstock.sinks.upkeep import Upkeep, UpkeepReport
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ class IcebergKeeper:
         if not old:
             return UpkeepReport()
         try:
-            table.maintenance.expire_snapshots().by_ids([one.snapshot_id for one in old]).commit()
+            expire(table, [one.snapshot_id for one in old])
         except CommitFailedException:
             return UpkeepReport(more=True)  # a commit came first
         return UpkeepReport(snapshots_expired=len(old)).plus(remove_expired(table.refresh(), old))

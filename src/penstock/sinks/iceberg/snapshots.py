@@ -7,6 +7,8 @@ from typing import Any
 
 from pyiceberg.manifest import DataFile
 
+from penstock.sinks.iceberg.transaction import OneCopy
+
 
 def lineage(table: Any) -> Iterator[Any]:
     """The snapshots that made the table what it is, newest first, up to where they expired."""
@@ -28,15 +30,15 @@ def replace_files(
 
     Raises: `CommitFailedException` when another snapshot came first.
     """
-    transaction = table.transaction()
-    if marks:
-        transaction.set_properties(dict(marks))
+    transaction = OneCopy(table)
     update = transaction.update_snapshot(snapshot_properties=dict(facts))
     with update.overwrite() if removed else update.merge_append() as producer:
         for file in added:
             producer.append_data_file(file)
         for file in removed:
             producer.delete_data_file(file)
+    if marks:
+        transaction.set_properties(dict(marks))  # last: the library asks for the metadata of each state before
     transaction.commit_transaction()
 
 
