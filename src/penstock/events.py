@@ -11,7 +11,6 @@ Later releases may add events and fields.
 
 from penstock.observe.events import (
     Alive,
-    BytesWritten,
     CommitRetried,
     CommitSlow,
     CommitsSummed,
@@ -37,7 +36,7 @@ from penstock.observe.events import (
     TableKept,
     UpkeepFailed,
 )
-from penstock.observe.figures import EdgeFigures, StageFigures, SubtaskFigures
+from penstock.observe.figures import BytesWritten, EdgeFigures, StageFigures, SubtaskFigures
 from penstock.observe.progress import format_commit, format_epoch
 from penstock.observe.spans import Spans
 

@@ -13,7 +13,6 @@ import msgspec
 
 from penstock.observe.events import (
     Alive,
-    BytesWritten,
     Committed,
     DriverProcess,
     EpochFailed,
@@ -27,7 +26,7 @@ from penstock.observe.events import (
     TableKept,
     encode_event,
 )
-from penstock.observe.figures import EdgeFigures, StageFigures, SubtaskFigures
+from penstock.observe.figures import BytesWritten, EdgeFigures, StageFigures, SubtaskFigures
 from penstock.observe.process import this_process
 from penstock.protocol.codec import encode_manifest
 from penstock.protocol.ids import CheckpointId, Generation

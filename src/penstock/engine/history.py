@@ -14,7 +14,6 @@ from penstock.engine.figures import epoch_figures, state_size
 from penstock.engine.savepoint import SavepointJob
 from penstock.observe.condense import condense
 from penstock.observe.events import (
-    BytesWritten,
     Committed,
     EpochKind,
     EpochPublished,
@@ -24,6 +23,7 @@ from penstock.observe.events import (
     SavepointTaken,
     encode_event,
 )
+from penstock.observe.figures import BytesWritten
 from penstock.observe.journal import append_line, sum_up
 from penstock.protocol.epoch import Cadence
 from penstock.protocol.layout import EVENTS

@@ -1,6 +1,7 @@
 """What happened to a query, as typed events: one JSON line each in ``events.jsonl``.
 
-The history is for people, CLI and dashboard; recovery never reads it. So reading is lenient: a line that a crash
+The history is for people, CLI and dashboard. A restart does not read it, except that a program without one of its
+sinks asks which results of that sink are in their table. So reading is lenient: a line that a crash
 tore apart, and an event of a newer Penstock, are left out; fields that are not known are ignored.
 """
 
@@ -10,7 +11,7 @@ from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 
-from penstock.observe.figures import Count, EdgeFigures, Int64, Seconds, StageFigures
+from penstock.observe.figures import BytesWritten, Count, EdgeFigures, Int64, Seconds, StageFigures
 from penstock.protocol.ids import BatchId, CheckpointId, Generation
 from penstock.protocol.report import ErrorReport
 from penstock.text import redacted
@@ -23,18 +24,6 @@ StopReason: TypeAlias = Literal["stopped", "drained", "finished", "failed", "fen
 Checkpoint: TypeAlias = Annotated[CheckpointId, msgspec.Meta(ge=0, le=2**63 - 1)]
 Run: TypeAlias = Annotated[Generation, msgspec.Meta(ge=0, le=2**63 - 1)]
 Batch: TypeAlias = Annotated[BatchId, msgspec.Meta(ge=0, le=2**63 - 1)]
-
-
-class BytesWritten(msgspec.Struct, frozen=True, kw_only=True):
-    """What a checkpoint cost on storage (independent of the backlog)."""
-
-    segments: Count = 0
-    state: Count = 0
-    manifest: Count = 0
-
-    @property
-    def total(self) -> int:
-        return self.segments + self.state + self.manifest
 
 
 class _Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag=True):

@@ -19,6 +19,18 @@ SUBTASKS_MAX = 32
 """Of a stage with more subtasks the slowest are told one by one: an event must not grow with the cluster."""
 
 
+class BytesWritten(msgspec.Struct, frozen=True, kw_only=True):
+    """What a checkpoint cost on storage (independent of the backlog)."""
+
+    segments: Count = 0
+    state: Count = 0
+    manifest: Count = 0
+
+    @property
+    def total(self) -> int:
+        return self.segments + self.state + self.manifest
+
+
 class EdgeFigures(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One edge in one epoch. `rows_in` were accepted, from the source or from the stage before."""
 

@@ -10,7 +10,6 @@ import pytest
 
 from penstock.observe.events import (
     Alive,
-    BytesWritten,
     CommitRetried,
     CommitSlow,
     CommitsSummed,
@@ -37,6 +36,7 @@ from penstock.observe.events import (
     decode_events,
     encode_event,
 )
+from penstock.observe.figures import BytesWritten
 from penstock.observe.progress import format_commit, format_epoch, human_bytes, human_seconds
 from penstock.protocol.ids import BatchId, CheckpointId, Generation
 from penstock.protocol.report import ErrorReport
