@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from typing import Annotated
 
 import msgspec
@@ -40,6 +41,19 @@ class KeyGroupRange(msgspec.Struct, frozen=True, array_like=True, order=True, gc
             return (self,)
         parts = (KeyGroupRange(self.lo, other.lo), KeyGroupRange(other.hi, self.hi))
         return tuple(part for part in parts if len(part) > 0)
+
+
+@lru_cache(maxsize=2 * MAX_PARALLELISM_LIMIT)
+def shared(ranges: tuple[KeyGroupRange, ...]) -> tuple[KeyGroupRange, ...]:
+    """The same ranges, as the value that others have too.
+
+    All files of a subtask have the same key groups. A manifest of thousands of subtasks is larger than the caches of a
+    processor, and equal values that are one object take a third off it.
+
+    >>> shared((KeyGroupRange(0, 300),)) is shared((KeyGroupRange(0, 300),))
+    True
+    """
+    return ranges
 
 
 def joined(ranges: Iterable[KeyGroupRange]) -> tuple[KeyGroupRange, ...]:

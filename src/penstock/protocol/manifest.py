@@ -11,7 +11,7 @@ from typing import Annotated
 import msgspec
 
 from penstock.protocol.ids import BatchId, CheckpointId, Generation
-from penstock.protocol.keygroups import MAX_PARALLELISM_LIMIT, KeyGroupRange
+from penstock.protocol.keygroups import MAX_PARALLELISM_LIMIT, KeyGroupRange, shared
 
 FORMAT_VERSION = 1
 
@@ -48,6 +48,9 @@ class Span(_Value, frozen=True, array_like=True, kw_only=True, gc=False):
     ranges: tuple[KeyGroupRange, ...]
     cursor: Count
     rows_left: Count
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "ranges", shared(self.ranges))
 
 
 class Segment(_Value, frozen=True, kw_only=True, gc=False):
@@ -124,6 +127,9 @@ class StateFile(_Value, frozen=True, kw_only=True, gc=False):
     bytes: Count
     checksum: str
     ranges: tuple[KeyGroupRange, ...]
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "ranges", shared(self.ranges))
 
 
 class Committable(_Value, frozen=True, gc=False):

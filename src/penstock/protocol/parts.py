@@ -26,9 +26,14 @@ def head_of(plan: StagePlan) -> bytes:
     return msgspec.json.encode(msgspec.structs.replace(plan, subtasks=()))
 
 
-def part_of(subtask: SubtaskPlan) -> bytes:
-    """What one task needs to know besides."""
-    return msgspec.json.encode(subtask)
+def parts_of(subtasks: Iterable[SubtaskPlan]) -> list[bytes]:
+    """What each task needs to know besides."""
+    encoder, buffer = msgspec.json.Encoder(), bytearray()
+    parts = []
+    for subtask in subtasks:
+        encoder.encode_into(subtask, buffer)  # which grows once, and not for each of thousands
+        parts.append(bytes(buffer))
+    return parts
 
 
 def joined(head: bytes, part: bytes) -> StagePlan:
@@ -39,12 +44,11 @@ def joined(head: bytes, part: bytes) -> StagePlan:
 def packed(subtasks: Iterable[SubtaskPlan], parallelism: int) -> bytes:
     """The parts of some subtasks of a stage, with an index in front."""
     places = [(0, 0)] * parallelism
-    parts = []
+    launched = list(subtasks)
+    parts = parts_of(launched)
     begin = INDEX_BYTES * parallelism
-    for subtask in subtasks:
-        part = part_of(subtask)
+    for subtask, part in zip(launched, parts, strict=True):
         places[subtask.subtask] = (begin, begin + len(part))
-        parts.append(part)
         begin += len(part)
     return b"".join((*(_INDEX.pack(*place) for place in places), *parts))
 

@@ -7,13 +7,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from operator import attrgetter
 from typing import TypeVar
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 
 from penstock.protocol.eventtime import due_subtasks, lowest
 from penstock.protocol.ids import CheckpointId, Generation
@@ -182,7 +180,6 @@ def plan_subtasks(
     ]
     due = due_subtasks(timers, watermarks, now, max_parallelism=max_parallelism)
     parts = [(name, cuts[name].reads, part.live, marks[name]) for name, part in inputs.items()]
-    rows = np.sum([np.zeros(parallelism), *[cut.rows for cut in cuts.values()]], axis=0).round().astype(int).tolist()
     return tuple(
         [
             SubtaskPlan(
@@ -190,7 +187,7 @@ def plan_subtasks(
                 mine,
                 tuple([InputPlan(name, reads[subtask], live, mark) for name, reads, live, mark in parts]),
                 {name: files[subtask] for name, files in tables.items()},
-                rows[subtask],
+                round(sum([cut.rows[subtask] for cut in cuts.values()])),
                 arrival,
                 watermarks[subtask],
                 subtask in due,
@@ -214,7 +211,7 @@ class _Cut:
     """An edge, cut at the boundaries of subtasks: what each reads, oldest first, and about how many rows that is."""
 
     reads: Sequence[tuple[ReadSpan, ...]]
-    rows: npt.NDArray[np.float64]
+    rows: Sequence[float]
 
 
 def _cut(part: InputFacts, groups: Sequence[KeyGroupRange], max_parallelism: int) -> _Cut:
@@ -222,18 +219,19 @@ def _cut(part: InputFacts, groups: Sequence[KeyGroupRange], max_parallelism: int
     their key groups."""
     edge, parallelism = part.readable(), len(groups)
     if part.broadcast:
-        return _Cut([reads_of(edge, KeyGroupRange(0, max_parallelism))] * parallelism, np.zeros(parallelism))
+        return _Cut([reads_of(edge, KeyGroupRange(0, max_parallelism))] * parallelism, [0.0] * parallelism)
     segments = sorted(edge.segments, key=_age)
     spans = [span for segment in segments for span in segment.spans]
     origins = [segment for segment in segments for _ in segment.spans]
     owners = _owners([span.ranges for span in spans], parallelism, max_parallelism)
     reads: list[ReadSpan] = []
-    readers, rows = [], []
-    for owner, segment, span in zip(owners.tolist(), origins, spans, strict=True):
+    readers: list[int] = []
+    rows = [0.0] * parallelism
+    for owner, segment, span in zip(owners, origins, spans, strict=True):
         if owner != _SHARED:
             reads.append(_read(segment, span, span.ranges[0]))
             readers.append(owner)
-            rows.append(float(span.rows_left))
+            rows[owner] += span.rows_left
             continue
         per_group = span.rows_left / sum(map(len, span.ranges))
         for cut in span.ranges:
@@ -242,35 +240,40 @@ def _cut(part: InputFacts, groups: Sequence[KeyGroupRange], max_parallelism: int
                 if mine is not None:
                     reads.append(_read(segment, span, mine))
                     readers.append(subtask)
-                    rows.append(per_group * len(mine))
-    per_subtask = np.bincount(np.array(readers, np.int64), np.array(rows), minlength=parallelism)
-    return _Cut(_dealt(reads, readers, parallelism), per_subtask.astype(np.float64))
+                    rows[subtask] += per_group * (mine.hi - mine.lo)
+    return _Cut(_dealt(reads, readers, parallelism), rows)
 
 
 _SHARED = -1
 
 
-def _owners(
-    ranges: Sequence[tuple[KeyGroupRange, ...]], parallelism: int, max_parallelism: int
-) -> npt.NDArray[np.int64]:
+def _owners(ranges: Sequence[tuple[KeyGroupRange, ...]], parallelism: int, max_parallelism: int) -> list[int]:
     """Of things that are valid for some ranges of key groups: the subtask that owns all of it, as is usual while the
     parallelism stays what it is; `_SHARED` where several may have a part."""
     alone = [parts[0] if len(parts) == 1 else _NO_GROUPS for parts in ranges]
-    first = np.array([part.lo for part in alone], np.int64) * parallelism // max_parallelism
-    last = (np.array([part.hi for part in alone], np.int64) - 1) * parallelism // max_parallelism
-    return np.where(first == last, first, _SHARED)
+    return [
+        owner
+        if (owner := part.lo * parallelism // max_parallelism) == (part.hi - 1) * parallelism // max_parallelism
+        else _SHARED
+        for part in alone
+    ]
 
 
 _NO_GROUPS = KeyGroupRange(0, 0)
 """Begins and ends in different subtasks, so to say."""
 
 
-def _dealt(things: Sequence[T], owners: npt.ArrayLike, parallelism: int) -> list[tuple[T, ...]]:
-    """The things of each subtask, in the order in which they came."""
-    of = np.asarray(owners, np.uint16)  # numbers of two bytes are sorted in one sweep
-    ordered = tuple([things[place] for place in np.argsort(of, kind="stable").tolist()])
-    ends = np.cumsum(np.bincount(of, minlength=parallelism)).tolist()
-    return [ordered[begin:end] for begin, end in pairwise([0, *ends])]
+def _dealt(things: Sequence[T], owners: Sequence[int], parallelism: int) -> list[tuple[T, ...]]:
+    """The things of each subtask, in the order in which they came.
+
+    Not with numpy: it lets go of Python's lock while it sorts, and an epoch of milliseconds may wait for another thread
+    then.
+    """
+    ordered = tuple([things[place] for place in sorted(range(len(owners)), key=owners.__getitem__)])
+    counts = [0] * parallelism
+    for owner in owners:
+        counts[owner] += 1
+    return [ordered[begin:end] for begin, end in pairwise(accumulate(counts, initial=0))]
 
 
 def reads_of(edge: EdgeState, groups: KeyGroupRange) -> tuple[ReadSpan, ...]:
@@ -305,11 +308,11 @@ def _files(table: TableFacts, parallelism: int, max_parallelism: int) -> list[tu
     if table.broadcast:
         return [table.files] * parallelism
     owners = _owners([file.ranges for file in table.files], parallelism, max_parallelism)
-    if not np.any(owners == _SHARED):
+    if _SHARED not in owners:
         return _dealt(table.files, owners, parallelism)
     shared = [
         (subtask, file)
-        for owner, file in zip(owners.tolist(), table.files, strict=True)
+        for owner, file in zip(owners, table.files, strict=True)
         for subtask in (_sharing(file.ranges, parallelism, max_parallelism) if owner == _SHARED else (owner,))
     ]
     return _dealt([file for _, file in shared], [subtask for subtask, _ in shared], parallelism)

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.engine.pace import Pace
 from penstock.protocol.advance import Draft, _joined, absorb, missing_reports
 from penstock.protocol.eventtime import due_subtasks
 from penstock.protocol.keygroups import KeyGroupRange, range_of, subtract_all, union
@@ -275,3 +276,22 @@ def test_due_subtasks_are_those_in_whose_key_groups_somebody_waits(seed: int) ->
         for subtask, mark in enumerate(marks)
         if naive.is_due(drawn.timers, range_of(subtask, drawn.parallelism, drawn.groups), mark, 7)
     }
+
+
+def test_files_of_a_subtask_share_their_key_groups() -> None:
+    """However they came into being: a manifest of thousands of subtasks should fit into caches."""
+    made = StateFile(path="a", rows=1, bytes=1, checksum="", ranges=(KeyGroupRange(300, 600),))
+    read = msgspec.json.decode(msgspec.json.encode(made), type=StateFile)
+    span = Span(ranges=(KeyGroupRange(300, 600),), cursor=0, rows_left=1)
+    assert made == read
+    assert made.ranges is read.ranges is span.ranges
+
+
+def test_a_drain_epoch_looks_at_the_live_rows_of_all_subtasks_once() -> None:
+    drawn = Drawn(5)
+    plan = drawn.plan()
+    pace = Pace(row_wall_s={"s": 2.0}, live_rows={("s", plan.parallelism): [7] * plan.parallelism})
+    working = [subtask for subtask in plan.subtasks if subtask.has_work]
+    drained, ingested = (pace._needs_s("s", plan.subtasks, live=live) for live in (False, True))
+    assert drained == [2.0 * subtask.rows_in_flight for subtask in working]
+    assert ingested == [2.0 * (subtask.rows_in_flight + 7) for subtask in working]

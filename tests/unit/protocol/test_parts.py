@@ -10,7 +10,7 @@ from penstock.protocol.ids import CheckpointId, Generation
 from penstock.protocol.keygroups import range_of
 from penstock.protocol.layout import PlanFile, read_plan_file
 from penstock.protocol.manifest import EdgeState, Segment, Span
-from penstock.protocol.parts import head_of, joined, packed, part_at, part_of
+from penstock.protocol.parts import head_of, joined, packed, part_at, parts_of
 from penstock.protocol.plan import InputFacts, StagePlan, plan_subtasks
 
 GROUPS = 128
@@ -44,14 +44,14 @@ def plan_of(parallelism: int) -> StagePlan:
 def test_head_and_part_make_the_plan_of_one_subtask(parallelism: int) -> None:
     plan = plan_of(parallelism)
     for mine in plan.subtasks:
-        got = joined(head_of(plan), part_of(mine))
+        got = joined(head_of(plan), *parts_of([mine]))
         assert got == msgspec.structs.replace(plan, subtasks=(mine,))
         assert got.of(mine.subtask) == plan.of(mine.subtask) == mine
 
 
 def test_what_a_task_gets_does_not_grow_with_the_number_of_subtasks() -> None:
     few, many = plan_of(4), plan_of(128)
-    sizes = [len(head_of(plan)) + max(len(part_of(mine)) for mine in plan.subtasks) for plan in (few, many)]
+    sizes = [len(head_of(plan)) + max(map(len, parts_of(plan.subtasks))) for plan in (few, many)]
     assert sizes[1] <= sizes[0] + 10, "numbers have more digits"
 
 
@@ -66,7 +66,7 @@ def test_one_of_many_parts_is_found_without_the_others() -> None:
         return data[begin : begin + size]
 
     for mine in plan.launched():
-        assert part_at(read, mine.subtask) == part_of(mine)
+        assert part_at(read, mine.subtask) == parts_of([mine])[0]
     assert read_bytes < len(data) + 1
     with pytest.raises(AssertionError, match="subtask 1 is not launched"):
         part_at(read, 1)

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, StructType
 
 from penstock.graph.stages import Stage
-from penstock.protocol.parts import head_of, part_of
+from penstock.protocol.parts import head_of, parts_of
 from penstock.protocol.plan import StagePlan
 from penstock.spark.quirks.dottednames import call_of, mapped
 from penstock.spark.quirks.keptjobs import KeptJob
@@ -56,7 +56,7 @@ class JobSpec:
             with sent_in_order(spark.sparkContext, plan, longest_first) as sent:
                 if sent:
                     return self._kept(spark, len(longest_first)).run()
-        parts = [part_of(subtask) for subtask in longest_first]
+        parts = parts_of(longest_first)
         work = replace(self._work, head=head_of(plan))
         job = spark.sparkContext.parallelize(parts, len(parts)).map(work.on_segments)
         return in_workers_of_sql(job, spark).collect()

@@ -30,7 +30,7 @@ from penstock.protocol.commit import CommitPermit, CommitReceipt
 from penstock.protocol.ids import BatchId
 from penstock.protocol.layout import MANIFESTS
 from penstock.protocol.manifest import Committable
-from penstock.protocol.parts import head_of, joined, part_of
+from penstock.protocol.parts import head_of, joined, parts_of
 from penstock.protocol.plan import StagePlan
 from penstock.protocol.report import SubtaskReport
 from penstock.protocol.silence import SourceState
@@ -118,7 +118,7 @@ class CrowdCluster:
 
     def run(self, job: StageJob) -> list[SubtaskReport]:
         self.faults.strike("a job begins", self.faults.job_fails, JobFailed)
-        head, parts = head_of(job.plan), [part_of(subtask) for subtask in job.plan.launched()]
+        head, parts = head_of(job.plan), parts_of(job.plan.launched())
         with self.outside():
             self.plan_bytes = [len(head) + len(part) for part in parts]
             answers = self._answers(job, [joined(head, part) for part in parts])
