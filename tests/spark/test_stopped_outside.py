@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 
 import penstock as pen
 from penstock.observe.events import Event, QueryStopped
+from penstock.spark import feed
 from tests.support.spark_streams import (
     Milestone,
     Slow,
@@ -48,7 +49,21 @@ def assert_stopped(query: pen.Query, events: list[Event], caplog: pytest.LogCapt
 def test_a_query_with_a_backlog_stops_when_spark_s_streaming_query_is_stopped(
     spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture, trigger: str | None
 ) -> None:
-    """Its handler has a micro-batch, for which there is no room yet."""
+    """Its handler has a micro-batch, for which there is no room yet, or Spark is about to plan one."""
+    stop_with_a_backlog(spark, tmp_path, caplog, trigger)
+
+
+def test_a_stop_between_two_micro_batches_is_no_end_of_the_input(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark is then done with all that it began, as it is at the end of the input."""
+    monkeypatch.setattr(feed, "all_committed", lambda _: True)
+    stop_with_a_backlog(spark, tmp_path, caplog, "available_now")
+
+
+def stop_with_a_backlog(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture, trigger: str | None
+) -> None:
     write_files(tmp_path / "in", numbered(2_000, 4))
     events: list[Event] = []
     milestone = Milestone(deep)

@@ -37,6 +37,7 @@ from penstock.spark.quirks.outliving import await_end
 from penstock.spark.quirks.querynames import start_named
 from penstock.spark.quirks.quietend import QuietEnd
 from penstock.spark.quirks.quietstop import stop_quietly
+from penstock.spark.quirks.ranout import stopped_early
 from penstock.spark.quirks.sourcenames import names_in_log, with_names
 from penstock.spark.quirks.sourcestatus import state_of
 from penstock.spark.quirks.stopped import is_stopped
@@ -119,16 +120,14 @@ class SparkFeed:
 
     def _require_end(self) -> None:
         """Raises: `SourceStopped`, `StageFailed`, when Spark's streaming query has ended although the engine did not
-        ask for it.
-
-        A stop while the query looks for the last available rows goes unnoticed: Spark ends the query in the same way
-        when it finds none.
-        """
+        ask for it."""
         if self._stopped:
             return
         if is_stopped(self._context):  # it ends its streaming queries as if they had been stopped
             raise session_stopped()
-        if self._trigger != "available_now" or not all_committed(self._store):
+        reading = self._reading
+        assert reading is not None
+        if self._trigger != "available_now" or not all_committed(self._store) or stopped_early(reading.query):
             raise SourceStopped
 
     def state(self) -> SourceState | None:

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from penstock.engine.sigterm import Terminated
 from penstock.errors import PipelineError
 from penstock.testing import Harness, stream_of
 
@@ -128,6 +129,14 @@ def test_a_function_that_does_not_tell_is_asked_for_a_schema(function: Any, said
         after(function)
     assert "with no rows" in str(raised.value)
     assert "map_batches(fn, schema=" in raised.value.next_step
+
+
+def test_a_sigterm_in_the_meantime_still_ends_the_program() -> None:
+    def terminated(batch: pa.RecordBatch) -> pa.RecordBatch:
+        raise Terminated
+
+    with pytest.raises(Terminated):
+        after(terminated)
 
 
 def test_a_function_without_return_is_told_so() -> None:

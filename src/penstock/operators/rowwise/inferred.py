@@ -26,6 +26,8 @@ def inferred_schema(operator: str, function: Callable[[pa.RecordBatch], Any], gi
     except BadOutput as error:
         raise operator_refused(operator, error) from None
     except (Exception, SystemExit) as error:  # user code may raise anything, and sys.exit() would end the driver
+        if isinstance(error, SystemExit) and type(error) is not SystemExit:
+            raise  # SIGTERM ends the program by a kind of its own, and so may the program itself
         where = location(error)
         problem = f"{type(error).__name__}: {text_of(error)}" + (f" (at {where})" if where else "")
         raise _unknown(operator, given, f"with no rows it raises {problem}") from error
