@@ -105,6 +105,23 @@ def test_a_quiet_table_is_merged_no_further_than_a_look_may_rewrite(
     assert runs.plan_runs(kept, live, quiet=True)[0] == []
 
 
+def test_upkeep_looks_again_soon_after_its_first_look_and_after_a_lull(tmp_path: Path) -> None:
+    table, clock = Table(tmp_path), Clock()
+    keeper = PaimonKeeper(table.sink.warehouse, table.sink.table, ONLY_RUNS, own_user=USER, clock=clock)
+
+    def pause(after_s: float, commits: int) -> float:
+        for _ in range(commits):
+            table.commit((1, 1, "a"))
+        clock.now += after_s
+        keeper.step()
+        return keeper.every_s
+
+    assert pause(0.0, commits=1) == 1.0
+    assert pause(1.0, commits=4) == 1.0  # four a second, and four runs are allowed
+    assert [pause(after, commits=0) for after in (1.0, 2.0, 4.0, 8.0, 16.0)] == [2.0, 4.0, 8.0, 16.0, 30.0]
+    assert pause(30.0, commits=3) == 30.0
+
+
 def test_merge_for_takes_two_words() -> None:
     with pytest.raises(ConfigError, match="merge_for='fun'"):
         Upkeep(merge_for="fun")  # type: ignore[arg-type]

@@ -22,6 +22,9 @@ from penstock.sinks.upkeep import RunTasks, Upkeep, UpkeepReport
 
 ORPHANS_EVERY_S = 3600.0
 """Listing all files of a table is dear, and orphans are harmless."""
+FIRST_PAUSE_S = 1.0
+"""The first look at a table with a key does not tell how fast commits come. Longer, and a fast query would begin with a
+hundred runs."""
 
 
 def _told(error: Exception, table: KeptTable) -> str:
@@ -151,7 +154,11 @@ class PaimonKeeper:
             self._busy_at = now
         longest_s = self._policy.seconds("every")
         self._quiet = now - self._busy_at >= longest_s
-        if before is not None:
+        if before is None:
+            self._pause_s = min(longest_s, FIRST_PAUSE_S)
+        elif seen == before[0]:
+            self._pause_s = min(longest_s, 2 * self._pause_s)
+        else:
             trigger = tiering_of(table, self._policy.merge_for).trigger
             self._pause_s = pause_until_due(seen - before[0], now - before[1], trigger=trigger, longest_s=longest_s)
 
