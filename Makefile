@@ -11,7 +11,7 @@ AT_ONCE := -n $(JOBS) --dist loadfile --no-loadscope-reorder
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: interop-lakes lake-faults help setup java demo test test-slow test-spark lint format bench nexmark kill matrix oracle hunt chaos soak kafka cluster interop interrupts clean sim mutants generate generate-spark browser fuzz docs notebook prometheus changes
+.PHONY: interop-lakes lake-faults commit-faults help setup java demo test test-slow test-spark lint format bench nexmark kill matrix oracle hunt chaos soak kafka cluster interop interrupts clean sim mutants generate generate-spark browser fuzz docs notebook prometheus changes
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' "$(ROOT)/Makefile"
@@ -99,6 +99,9 @@ interop-lakes: java setup ## Delta and Iceberg tables read by Java (jars from Ma
 
 lake-faults: setup ## drivers that crash, hang and race on Delta and Iceberg tables: N=300 SEED=1
 	@$(IN_ROOT) .venv/bin/python -m tests.sinks.lake_faults --seeds $(or $(N),300) $(if $(SEED),--first $(SEED)) $(ARGS)
+
+commit-faults: setup ## the same on tables in memory and on Paimon tables: N=5000 TABLES=300 SEED=1
+	@$(IN_ROOT) .venv/bin/python -m tests.sinks.commit_faults --seeds $(or $(N),5000) --paimon $(or $(TABLES),300) $(if $(SEED),--first $(SEED)) $(ARGS)
 
 generate: setup ## random pipelines against DuckDB, without Spark, from seeds: N=20000 SEED=0, or ARGS="--only 7" for one
 	@$(IN_ROOT) .venv/bin/python -m tests.generated --count $(or $(N),1000) --seed $(or $(SEED),0) $(ARGS)

@@ -33,13 +33,17 @@ import org.apache.paimon.types.RowType;
  * read TABLE [option=value ...]           the rows, as "column=value|..." lines, then "end N"
  * files TABLE COLUMN LOW HIGH             "files N of M": how many a predicate low <= column <= high reads
  * count TABLE COLUMN OP VALUE             "rows N": rows for which column OP value holds, read with the predicate
- * time TABLE                              "rows N ms M": CPU time of the cheapest of five reads
+ * time TABLE [option=value ...]           "rows N ms M": CPU time of a read, the cheapest of three times 10 reads
  * compact TABLE                           a full compaction of every bucket, then "done"
  * expire TABLE KEEP                       keeps the newest KEEP snapshots, then "done"
  * tag TABLE NAME SNAPSHOT, rollback TABLE SNAPSHOT, branch TABLE NAME
  * </pre>
  */
 public class Paimon {
+    /** Some systems count CPU time in steps of 10 ms, which is more than one read takes. */
+    private static final int READS = 10;
+
+    private static final long WARM_NS = 1_500_000_000L;
     private static Catalog catalog;
     private static PrintStream out;
 
@@ -73,11 +77,7 @@ public class Paimon {
         FileStoreTable table = table(words[1]);
         switch (words[0]) {
             case "read":
-                Map<String, String> dynamic = new HashMap<>();
-                for (int i = 2; i < words.length; i++) {
-                    dynamic.put(words[i].split("=", 2)[0], words[i].split("=", 2)[1]);
-                }
-                out.println("end " + rows(table.copy(dynamic), null, true));
+                out.println("end " + rows(withOptions(table, words), null, true));
                 break;
             case "files": {
                 PredicateBuilder builder = new PredicateBuilder(table.rowType());
@@ -100,12 +100,18 @@ public class Paimon {
                 break;
             }
             case "time": {
+                table = withOptions(table, words);
+                for (long begin = cpu(); cpu() - begin < WARM_NS; ) {
+                    rows(table, null, false); // until Java has compiled what it runs
+                }
                 long best = Long.MAX_VALUE;
                 long count = 0;
-                for (int i = 0; i < 5; i++) {
+                for (int i = 0; i < 3; i++) {
                     long start = cpu();
-                    count = rows(table, null, false);
-                    best = Math.min(best, cpu() - start);
+                    for (int j = 0; j < READS; j++) {
+                        count = rows(table, null, false);
+                    }
+                    best = Math.min(best, (cpu() - start) / READS);
                 }
                 out.println("rows " + count + " ms " + best / 1e6);
                 break;
@@ -138,6 +144,14 @@ public class Paimon {
             default:
                 out.println("error unknown " + words[0]);
         }
+    }
+
+    private static FileStoreTable withOptions(FileStoreTable table, String[] words) {
+        Map<String, String> dynamic = new HashMap<>();
+        for (int i = 2; i < words.length; i++) {
+            dynamic.put(words[i].split("=", 2)[0], words[i].split("=", 2)[1]);
+        }
+        return table.copy(dynamic);
     }
 
     private static long cpu() {

@@ -266,8 +266,6 @@ def reading_does_not_get_dearer_for_java_with_commits(java: JavaPaimon, warehous
         story.commit(pa.record_batch([ids, [story.checkpoint] * len(ids), [f"word {i}" for i in ids]], schema=schema))
 
     put(list(range(100_000)))
-    for _ in range(5):
-        java.ask(f"time {story.name}")  # until Java has compiled what it runs
     seen = []
     for _ in range(8):
         for _ in range(10):

@@ -63,7 +63,7 @@ class Table:
         """All runs, unless `tiering` says when."""
         with pytest.MonkeyPatch.context() as patch:
             chosen = tiering or Tiering(trigger=1, excess_percent=0)
-            patch.setattr(runs, "tiering_of", lambda _: chosen)
+            patch.setattr(runs, "tiering_of", lambda *_: chosen)
             keeper = self.keeper()
             while (report := keeper.step()).more:
                 pass

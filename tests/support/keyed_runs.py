@@ -168,9 +168,9 @@ def merge_runs(sink: Paimon, *, full: bool) -> None:
     """Upkeep's merging of sorted runs, until nothing is due."""
     with pytest.MonkeyPatch.context() as patch:
         if full:
-            patch.setattr(runs, "tiering_of", lambda _: Tiering(trigger=1, excess_percent=0))
+            patch.setattr(runs, "tiering_of", lambda *_: Tiering(trigger=1, excess_percent=0))
         else:
-            patch.setattr(runs, "tiering_of", lambda _: Tiering(trigger=2))
+            patch.setattr(runs, "tiering_of", lambda *_: Tiering(trigger=2))
         keeper = PaimonKeeper(sink.warehouse, sink.table, Upkeep(expire=False))
         while (report := keeper.step()).more:
             pass

@@ -14,7 +14,7 @@ from penstock.errors import NoSuchCheckpoint
 from penstock.observe.progress import human_bytes
 from penstock.protocol.manifest import Committable
 from penstock.sinks.paimon.installed import require_pypaimon
-from penstock.sinks.upkeep import Upkeep, UpkeepReport
+from penstock.sinks.upkeep import MergeFor, Upkeep, UpkeepReport
 from penstock.store import open_store
 from penstock.text import printable
 from penstock.units import parse_duration
@@ -27,6 +27,11 @@ from penstock.units import parse_duration
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 @click.option("--merge/--no-merge", default=True, show_default=True, help="Merge manifests.")
 @click.option("--compact/--no-compact", default=True, show_default=True, help="Rewrite small files of append tables.")
+@click.option(
+    "--merge-for",
+    type=click.Choice(["reads", "writes"]),
+    help="What to spare where files are merged by key; reads: one file per bucket; default: the table's options.",
+)
 @click.option("--expire/--no-expire", default=True, show_default=True, help="Let old snapshots go.")
 @click.option("--keep", type=click.IntRange(min=1), help="Snapshots that stay at least; default: the table's option.")
 @click.option("--keep-at-most", type=click.IntRange(min=1), help="Snapshots that stay at most.")
@@ -51,6 +56,7 @@ def upkeep(
     as_json: bool,
     merge: bool,
     compact: bool,
+    merge_for: MergeFor | None,
     expire: bool,
     keep: int | None,
     keep_at_most: int | None,
@@ -72,6 +78,7 @@ def upkeep(
     policy = Upkeep(
         manifests=defaults.manifests if merge else None,
         small_files=defaults.small_files if compact else None,
+        merge_for=merge_for,
         expire=expire,
         snapshots=keep,
         snapshots_max=keep_at_most,

@@ -39,6 +39,13 @@ class Tiering:
         return self.levels - 1
 
 
+READS = Tiering(trigger=1, excess_percent=0)
+"""All runs of a bucket become one whenever upkeep looks: readers have nothing to merge until the next commit."""
+BALANCED = Tiering(trigger=4, excess_percent=25)
+WRITES = Tiering(trigger=8, excess_percent=100, levels=9)
+"""Each row is rewritten a few times only; readers merge more."""
+
+
 @dataclass(frozen=True, slots=True)
 class Merge:
     """The newest `count` runs become one on `level`."""

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.errors import MissingFile
+from penstock.errors import Fenced, MissingFile
 from penstock.protocol.commit import CommitPermit, CommitReceipt, TableHistory
 from penstock.protocol.ids import CheckpointId, Generation
 from penstock.protocol.manifest import Committable, TableMark
@@ -45,6 +45,16 @@ def files_missing(where: str, checkpoint: CheckpointId, missing: Sequence[str]) 
         cause="files that the table did not list yet were deleted by hand or by another engine's cleanup",
         next_step="put the file back, or restore an older checkpoint (restore=N): its rows are written again",
         path=missing[0],
+    )
+
+
+def no_longer_leader(checkpoint: CheckpointId, what: str = "was not committed to the table") -> Fenced:
+    """The error of a driver that was about to commit and has a successor."""
+    return Fenced(
+        f"checkpoint {checkpoint} {what}: this driver is no longer the leader",
+        cause="another driver was started on the same checkpoint folder",
+        next_step="let the newer driver run; stop this one",
+        checkpoint=checkpoint,
     )
 
 
@@ -250,3 +260,27 @@ class CommitterDefaults:
 
     def close(self) -> None:
         """Nothing is open."""
+
+
+class NamedFiles(CommitterDefaults):
+    """A committer whose committables name files. It says which, whether one exists, and how files are removed."""
+
+    __slots__ = ()
+
+    def _names(self, committable: Committable) -> Sequence[str]:
+        raise NotImplementedError
+
+    def _exists(self, file: str) -> bool:
+        raise NotImplementedError
+
+    def remove(self, files: Sequence[str]) -> None:
+        raise NotImplementedError
+
+    def _all_names(self, committables: Sequence[Committable]) -> list[str]:
+        return [file for committable in committables for file in self._names(committable)]
+
+    def missing_files(self, committables: Sequence[Committable]) -> tuple[str, ...]:
+        return tuple(file for file in self._all_names(committables) if not self._exists(file))
+
+    def abort(self, committables: Sequence[Committable]) -> None:
+        self.remove(self._all_names(committables))

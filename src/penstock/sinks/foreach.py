@@ -17,17 +17,18 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from penstock.errors import CommitFailed, ConfigError, CorruptFile, Fenced
+from penstock.errors import CommitFailed, ConfigError, CorruptFile
 from penstock.protocol.ids import CheckpointId, Generation
 from penstock.sinks.base import (
     CommitPermit,
     CommitReceipt,
     Committable,
-    CommitterDefaults,
+    NamedFiles,
     SinkDefaults,
     TableHistory,
     WriterContext,
     files_missing,
+    no_longer_leader,
 )
 from penstock.sinks.lake.commit import write_failed
 from penstock.sinks.parquet.files import ParquetFiles
@@ -149,7 +150,7 @@ class WaitingRowsWriter:
         self._files.abort()
 
 
-class FunctionCaller(CommitterDefaults):
+class FunctionCaller(NamedFiles):
     """Calls the function, and notes what is done; used by one thread."""
 
     def __init__(self, fn: EpochFunction, folder: str, commit_user: str) -> None:
@@ -188,16 +189,11 @@ class FunctionCaller(CommitterDefaults):
         for checkpoint, files in self._by_checkpoint(committables).items():
             if done is not None and checkpoint <= done.checkpoint:
                 continue
-            if missing := tuple(file for file in files if not self._folder.exists(file)):
+            if missing := [file for file in files if not self._exists(file)]:
                 raise files_missing(f"{self._where}/", checkpoint, missing)
             rows = pa.concat_tables([self._read(file) for file in files])
             if not still_leader():
-                raise Fenced(
-                    f"the function was not called for checkpoint {checkpoint}: this driver is no longer the leader",
-                    cause="another driver was started on the same checkpoint folder",
-                    next_step="let the newer driver run; stop this one",
-                    checkpoint=checkpoint,
-                )
+                raise no_longer_leader(checkpoint, "was not handed to the function")
             self._call(checkpoint, rows)
             done = DoneNote(checkpoint, rows.num_rows, len(files), watermark)
             self._note(done)
@@ -238,12 +234,11 @@ class FunctionCaller(CommitterDefaults):
             found.setdefault(waiting.checkpoint, []).extend(waiting.files)
         return dict(sorted(found.items()))
 
-    def missing_files(self, committables: Sequence[Committable]) -> tuple[str, ...]:
-        files = [file for committable in committables for file in _decoded(committable).files]
-        return tuple(file for file in files if not self._folder.exists(file))
+    def _names(self, committable: Committable) -> Sequence[str]:
+        return _decoded(committable).files
 
-    def abort(self, committables: Sequence[Committable]) -> None:
-        self.remove([file for committable in committables for file in _decoded(committable).files])
+    def _exists(self, file: str) -> bool:
+        return self._folder.exists(file)
 
     def remove(self, files: Sequence[str]) -> None:
         for file in files:

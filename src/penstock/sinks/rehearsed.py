@@ -11,17 +11,17 @@ from dataclasses import dataclass
 import msgspec
 import pyarrow as pa
 
-from penstock.errors import Fenced
 from penstock.protocol.ids import CheckpointId, Generation
 from penstock.sinks.base import (
     CommitPermit,
     CommitReceipt,
     Committable,
-    CommitterDefaults,
+    NamedFiles,
     SinkDefaults,
     TableHistory,
     TableMark,
     WriterContext,
+    no_longer_leader,
 )
 from penstock.store import open_store
 from penstock.store.base import AlreadyExists, Store
@@ -104,7 +104,7 @@ class RehearsedWriter:
         self._batches.clear()
 
 
-class RehearsedCommitter(CommitterDefaults):
+class RehearsedCommitter(NamedFiles):
     """One commit is one small file."""
 
     def __init__(self, store: Store) -> None:
@@ -129,21 +129,20 @@ class RehearsedCommitter(CommitterDefaults):
     ) -> CommitReceipt:
         del watermark, properties
         if not still_leader():
-            raise Fenced(f"commit of checkpoint {permit.checkpoint} by generation {permit.generation}")
-        files = tuple(made.payload.decode() for made in committables if made.payload)
-        taken = _Taken(sum(made.rows for made in committables), files)
+            raise no_longer_leader(permit.checkpoint)
+        taken = _Taken(sum(made.rows for made in committables), tuple(self._all_names(committables)))
         try:
             self._store.create(_commit_path(permit.checkpoint), msgspec.json.encode(taken))
         except AlreadyExists:
             pass  # the answer was lost
         return _receipt(permit.checkpoint, taken)
 
-    def missing_files(self, committables: Sequence[Committable]) -> tuple[str, ...]:
-        files = [made.payload.decode() for made in committables if made.payload]
-        return tuple(file for file in files if not self._store.exists(file))
+    def _names(self, committable: Committable) -> Sequence[str]:
+        """Nothing where rows are only counted."""
+        return [committable.payload.decode()] if committable.payload else []
 
-    def abort(self, committables: Sequence[Committable]) -> None:
-        self.remove([made.payload.decode() for made in committables if made.payload])
+    def _exists(self, file: str) -> bool:
+        return self._store.exists(file)
 
     def remove(self, files: Sequence[str]) -> None:
         self._store.delete(files)

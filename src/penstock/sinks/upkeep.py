@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, get_args, runtime_checkable
 
 from penstock.errors import ConfigError
 from penstock.protocol.manifest import Committable
 from penstock.units import Duration, parse_duration
 
+MergeFor = Literal["reads", "writes"]
 EVERY_S_MIN = 0.1
 ORPHAN_AGE_S_MIN = 3600.0
 """No running epoch or commit is that old. A younger file may still be committed."""
@@ -20,9 +21,11 @@ class Upkeep:
     """How a query keeps its table in shape, in the background.
 
     `every`: pause between two looks at the table. `manifests`: merge when a snapshot has more of them. `small_files`:
-    rewrite that many small files of a partition as one. `snapshots`, `snapshots_max`, `snapshots_for`: how many
-    snapshots stay at least and at most, and for how long; what is None is taken from the table's own options, else
-    10, no limit, and one hour. `orphans_after`: also remove files that nothing refers to once they are that old.
+    rewrite that many small files of a partition as one. `merge_for`: what to spare when files of a bucket are merged
+    by key, ``"reads"`` or ``"writes"``; None: some of both, or as the table's own options say. `snapshots`,
+    `snapshots_max`, `snapshots_for`: how many snapshots stay at least and at most, and for how long; what is None is
+    taken from the table's own options, else 10, no limit, and one hour. `orphans_after`: also remove files that
+    nothing refers to once they are that old.
 
     None switches an action off: `manifests`, `small_files`, `orphans_after`; `expire=False` keeps all snapshots.
 
@@ -33,6 +36,7 @@ class Upkeep:
     every: Duration = 30.0
     manifests: int | None = 30
     small_files: int | None = 10
+    merge_for: MergeFor | None = None
     expire: bool = True
     snapshots: int | None = None
     snapshots_max: int | None = None
@@ -50,6 +54,8 @@ class Upkeep:
             value = getattr(self, option)
             if value is not None and (not isinstance(value, int) or value < least):
                 raise _bad(option, value, f"a whole number of at least {least}")
+        if self.merge_for not in (None, *get_args(MergeFor)):
+            raise _bad("merge_for", self.merge_for, "'reads', 'writes' or None")
         if self.orphans_after is not None and self.seconds("orphans_after") < ORPHAN_AGE_S_MIN:
             raise _bad("orphans_after", self.orphans_after, "at least an hour: younger files may be in use")
 

@@ -20,10 +20,17 @@ from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
-from penstock.errors import CommitFailed, CorruptFile, Fenced, PenstockError, SubtaskFailed, TablePositionMismatch
+from penstock.errors import CommitFailed, CorruptFile, PenstockError, SubtaskFailed, TablePositionMismatch
 from penstock.protocol.commit import Remembered, TableHistory
 from penstock.protocol.ids import CheckpointId, Generation
-from penstock.sinks.base import CommitPermit, CommitReceipt, Committable, CommitterDefaults, files_missing
+from penstock.sinks.base import (
+    CommitPermit,
+    CommitReceipt,
+    Committable,
+    NamedFiles,
+    files_missing,
+    no_longer_leader,
+)
 from penstock.sinks.parquet.files import TableFolder
 from penstock.store.paths import is_path
 
@@ -64,7 +71,7 @@ class TableChange(Generic[F]):
     spent: tuple[str, ...] = ()
 
 
-class LakeCommitter(ABC, CommitterDefaults, Generic[F]):
+class LakeCommitter(ABC, NamedFiles, Generic[F]):
     """As `Committer`. A format says how to look at its table and how to publish."""
 
     tries = 100
@@ -159,7 +166,7 @@ class LakeCommitter(ABC, CommitterDefaults, Generic[F]):
         """
         checkpoint = permit.checkpoint
         files = self._decoded(committables)
-        missing = self._missing(files)
+        missing = self.missing_files(committables)
         facts = {**properties, USER: self._user, CHECKPOINT: str(checkpoint)}
         facts[ROWS] = str(sum(file.rows for file in files))
         if watermark is not None:
@@ -176,7 +183,7 @@ class LakeCommitter(ABC, CommitterDefaults, Generic[F]):
             change = self._change(files)
             if not still_leader():
                 self._drop(change.made)
-                raise _fenced(checkpoint)
+                raise no_longer_leader(checkpoint)
             try:
                 self._publish(change, {**facts, FILES: str(len(change.added))}, checkpoint)
             except CommitOvertaken:  # if it was us after all, the next look shows it
@@ -203,18 +210,15 @@ class LakeCommitter(ABC, CommitterDefaults, Generic[F]):
 
     # -- files -----------------------------------------------------------------------------------------------------
 
-    def missing_files(self, committables: Sequence[Committable]) -> tuple[str, ...]:
-        return self._missing(self._decoded(committables))
+    def _names(self, committable: Committable) -> Sequence[str]:
+        return [file.path for file in self._decode(committable)]
 
-    def _missing(self, files: Sequence[F]) -> tuple[str, ...]:
-        return tuple(file.path for file in files if not self._folder.exists(file.path))
+    def _exists(self, file: str) -> bool:
+        return self._folder.exists(file)
 
     def partitions(self, committables: Sequence[Committable]) -> tuple[str, ...]:
         """As `Committer.partitions`, as their folders are named."""
         return tuple(sorted({name for file in self._decoded(committables) if (name := self._partition(file))}))
-
-    def abort(self, committables: Sequence[Committable]) -> None:
-        self.remove([file.path for file in self._decoded(committables)])
 
     def remove(self, files: Sequence[str]) -> None:
         """As `Committer.remove`; a file that the table needs stays."""
@@ -265,15 +269,6 @@ class LakeCommitter(ABC, CommitterDefaults, Generic[F]):
             next_step="the commit is tried again after asking the table; if it goes on, look at who writes to it",
             path=self._root,
         )
-
-
-def _fenced(checkpoint: CheckpointId) -> Fenced:
-    return Fenced(
-        f"checkpoint {checkpoint} was not committed to the table: this driver is no longer the leader",
-        cause="another driver was started on the same checkpoint folder",
-        next_step="let the newer driver run; stop this one",
-        checkpoint=checkpoint,
-    )
 
 
 def receipt_of(facts: Mapping[str, str], snapshot: int, committed_at_ms: int) -> CommitReceipt:

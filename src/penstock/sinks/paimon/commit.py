@@ -20,10 +20,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
-from penstock.errors import CommitFailed, CorruptFile, Fenced, PenstockError, TablePositionMismatch
+from penstock.errors import CommitFailed, CorruptFile, PenstockError, TablePositionMismatch
 from penstock.protocol.commit import TableHistory
 from penstock.protocol.ids import CheckpointId, Generation
-from penstock.sinks.base import CommitPermit, CommitReceipt, Committable, files_missing
+from penstock.sinks.base import CommitPermit, CommitReceipt, Committable, files_missing, no_longer_leader
 from penstock.sinks.paimon import local, private
 from penstock.sinks.paimon.catalogs import publishes_snapshots
 from penstock.sinks.paimon.fence import is_data_file
@@ -270,7 +270,7 @@ class PaimonCommitter:
             raise _Halt(error) from None
         found = self._history.checkpoint
         if not leads:
-            raise _Halt(_fenced(self._checkpoint))
+            raise _Halt(no_longer_leader(self._checkpoint))
         if found >= self._checkpoint:
             raise _Halt(None)
         if found != known:
@@ -315,13 +315,4 @@ def _rival(checkpoint: CheckpointId, found: CheckpointId) -> TablePositionMismat
         next_step="ask the table again and commit only what it does not hold",
         checkpoint=checkpoint,
         found=found,
-    )
-
-
-def _fenced(checkpoint: CheckpointId) -> Fenced:
-    return Fenced(
-        f"checkpoint {checkpoint} was not committed to the table: this driver is no longer the leader",
-        cause="another driver was started on the same checkpoint folder",
-        next_step="let the newer driver run; stop this one",
-        checkpoint=checkpoint,
     )

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from penstock.errors import CorruptFile, PenstockError
-from penstock.protocol.upkeep import left_to_others, pause_until_due
+from penstock.protocol.upkeep import PAUSE_S_MIN, left_to_others, pause_until_due
 from penstock.sinks.base import Committable
 from penstock.sinks.paimon.local import readable, storage_error
 from penstock.sinks.paimon.upkeep.compact import Make, Planned, compact, made_here, plan_compaction, why_not
@@ -22,6 +22,9 @@ from penstock.sinks.upkeep import RunTasks, Upkeep, UpkeepReport
 
 ORPHANS_EVERY_S = 3600.0
 """Listing all files of a table is dear, and orphans are harmless."""
+FIRST_PAUSE_S = 1.0
+"""The first look at a table with a key does not tell how fast commits come. Longer, and a fast query would begin with a
+hundred runs."""
 
 
 def _told(error: Exception, table: KeptTable) -> str:
@@ -70,6 +73,7 @@ class PaimonKeeper:
         self._small, self._keyed, self._ages = SmallFiles(), LiveFiles(), Ages()
         self._orphans_at: float | None = None
         self._looked: tuple[int, float] | None = None
+        self._busy_at, self._quiet = 0.0, False
         self._pause_s = policy.seconds("every")
         self._stopping = threading.Event()
         self._run_tasks: RunTasks | None = None
@@ -135,22 +139,33 @@ class PaimonKeeper:
 
     def _plan(self, table: KeptTable, small_files: int, *, keyed: bool) -> tuple[Sequence[Planned], list[str]]:
         if keyed:
-            planned = plan_runs(table, self._keyed)
+            self._keyed.advance(table)
             self._set_pace(table)
-            return planned
+            return plan_runs(table, self._keyed, self._policy.merge_for, quiet=self._is_quiet())
         return plan_compaction(table, self._small, small_files), []
 
     def _set_pace(self, table: KeptTable) -> None:
-        newest = 0 if self._keyed.snapshot is None else int(self._keyed.snapshot.id)
-        now, before = self._clock(), self._looked
-        self._looked = (newest, now)
-        if before is not None:
-            self._pause_s = pause_until_due(
-                newest - before[0],
-                now - before[1],
-                trigger=tiering_of(table).trigger,
-                longest_s=self._policy.seconds("every"),
-            )
+        """By the commits since the last look; a look right after another one tells nothing."""
+        seen, now, before = self._keyed.commits, self._clock(), self._looked
+        if before is not None and now - before[1] < PAUSE_S_MIN:
+            return
+        self._looked = (seen, now)
+        if before is None or seen > before[0]:
+            self._busy_at = now
+        longest_s = self._policy.seconds("every")
+        self._quiet = now - self._busy_at >= longest_s
+        if before is None:
+            self._pause_s = min(longest_s, FIRST_PAUSE_S)
+        elif seen == before[0]:
+            self._pause_s = min(longest_s, 2 * self._pause_s)
+        else:
+            trigger = tiering_of(table, self._policy.merge_for).trigger
+            self._pause_s = pause_until_due(seen - before[0], now - before[1], trigger=trigger, longest_s=longest_s)
+
+    def _is_quiet(self) -> bool:
+        """Whether no commit came for `every` seconds; told once for each look, and not where writes are spared."""
+        quiet, self._quiet = self._quiet, False
+        return quiet and self._policy.merge_for != "writes"
 
     def _merge(self, table: KeptTable) -> UpkeepReport:
         if self._policy.manifests is None:

@@ -22,6 +22,8 @@ class LiveFiles:
     def __init__(self) -> None:
         self.snapshot: Snapshot | None = None
         self.foreign_at_ms: int | None = None
+        self.commits = 0
+        """How many snapshots were seen that are no compactions."""
         self.places: dict[Place, dict[str, Entry]] = {}
 
     def keeps(self, _table: KeptTable, _entry: Entry) -> bool:
@@ -38,15 +40,17 @@ class LiveFiles:
         self.snapshot = latest
 
     def _look_for_others(self, table: KeptTable, latest: Snapshot) -> None:
-        """When another engine compacted last, as far as snapshots since the last look tell."""
+        """When another engine compacted last, and how many commits there were, as far as snapshots since the last look
+        tell."""
         seen = 0 if self.snapshot is None else int(self.snapshot.id)
         for number in range(int(latest.id), max(seen, int(latest.id) - _LOOK_BACK), -1):
             snapshot = latest if number == latest.id else table.snapshot(number)
             if snapshot is None:
                 return
-            if snapshot.commit_kind == "COMPACT" and snapshot.commit_user != UPKEEP_USER:
+            if snapshot.commit_kind != "COMPACT":
+                self.commits += 1
+            elif snapshot.commit_user != UPKEEP_USER:
                 self.foreign_at_ms = max(self.foreign_at_ms or 0, int(snapshot.time_millis))
-                return
 
     def _follow(self, table: KeptTable, latest: Snapshot) -> bool:
         if self.snapshot is None:

@@ -4,17 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 from penstock.errors import TableRefused
-from penstock.protocol.sorted_runs import BucketRun, KeyRange, Tiering, rewrites, runs_to_merge, sections
+from penstock.protocol.sorted_runs import (
+    BALANCED,
+    READS,
+    WRITES,
+    BucketRun,
+    KeyRange,
+    Tiering,
+    rewrites,
+    runs_to_merge,
+    sections,
+)
 from penstock.sinks.paimon import private
 from penstock.sinks.paimon.kinds import Kind, check_kind
 from penstock.sinks.paimon.schema import is_storable
 from penstock.sinks.paimon.upkeep.files import Entry, KeptTable
 from penstock.sinks.paimon.upkeep.live import LiveFiles, is_whole
+from penstock.sinks.upkeep import MergeFor
 
 FIRST_ROW = "first-row"
+QUIET_BYTES_MAX = 64 << 20
+"""So much is merged in one look at a table that is quiet. A table that gets a commit now and then is quiet often."""
+_TIERINGS: dict[MergeFor, Tiering] = {"reads": READS, "writes": WRITES}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,26 +87,41 @@ def why_not_merged(table: KeptTable) -> str | None:
     return f"sorted runs stay: columns {', '.join(bad)} cannot be rewritten unchanged" if bad else None
 
 
-def tiering_of(table: KeptTable) -> Tiering:
-    """By the table's own options, with Paimon's defaults but one.
+def tiering_of(table: KeptTable, merge_for: MergeFor | None = None) -> Tiering:
+    """As the policy says; else by the table's own options; what it leaves open is balanced.
 
-    Paimon lets newer runs grow to twice the size of the oldest one, which makes reading up to three times as dear as
-    after a full merge. Ours stays below twice.
+    Paimon's defaults are 5 runs, and newer runs of twice the size of the oldest one. A read then costs up to twice as
+    much as with ours, while little less is rewritten.
     """
+    if merge_for is not None:
+        return _TIERINGS[merge_for]
     options = table.options
-    trigger = int(options.get("num-sorted-run.compaction-trigger", 5))
+    trigger = int(options.get("num-sorted-run.compaction-trigger", BALANCED.trigger))
     return Tiering(
         trigger=trigger,
-        excess_percent=int(options.get("compaction.max-size-amplification-percent", 50)),
-        ratio_percent=int(options.get("compaction.size-ratio", 1)),
-        levels=int(options.get("num-levels", trigger + 1)),
+        excess_percent=int(options.get("compaction.max-size-amplification-percent", BALANCED.excess_percent)),
+        ratio_percent=int(options.get("compaction.size-ratio", BALANCED.ratio_percent)),
+        levels=int(options.get("num-levels", max(trigger + 1, BALANCED.levels))),
     )
 
 
-def plan_runs(table: KeptTable, live: LiveFiles) -> tuple[list[Unit], list[str]]:
-    """What to merge in the newest snapshot, the buckets with the most runs first, and why some buckets stay."""
-    live.advance(table)
-    kind, tiering, target = Kind.of(table.table), tiering_of(table), table.data_target_bytes(keyed=True)
+def plan_runs(
+    table: KeptTable, live: LiveFiles, merge_for: MergeFor | None = None, *, quiet: bool = False
+) -> tuple[list[Unit], list[str]]:
+    """What to merge in the newest snapshot, the buckets with the most runs first, and why some buckets stay.
+
+    When nobody commits (`quiet`), what is small becomes one run per bucket, so that readers have nothing to merge.
+    """
+    units, notes = _plan(table, live, tiering_of(table, merge_for))
+    if units or not quiet:
+        return units, notes
+    smallest = sorted(_plan(table, live, READS)[0], key=lambda unit: unit.bytes)
+    sums = accumulate(unit.bytes for unit in smallest)
+    return [unit for unit, total in zip(smallest, sums, strict=True) if total <= QUIET_BYTES_MAX], notes
+
+
+def _plan(table: KeptTable, live: LiveFiles, tiering: Tiering) -> tuple[list[Unit], list[str]]:
+    kind, target = Kind.of(table.table), table.data_target_bytes(keyed=True)
     found: list[tuple[int, Unit]] = []
     notes: set[str] = set()
     for files in live.places.values():
@@ -119,7 +149,8 @@ def _age(entry: Entry) -> tuple[int, int, str]:
 
 def _due(runs: list[tuple[Entry, ...]], kind: Kind, tiering: Tiering, target: int) -> Unit | None:
     shape = [BucketRun(int(run[0].file.level), sum(int(entry.file.file_size) for entry in run)) for run in runs]
-    merge = runs_to_merge(shape, tiering, raise_new=kind.merge_engine == FIRST_ROW)
+    # Readers merge a file of level 0 even if it is alone.
+    merge = runs_to_merge(shape, tiering, raise_new=kind.merge_engine == FIRST_ROW or tiering.trigger == 1)
     if merge is None:
         return None
     chosen = [entry for run in runs[: merge.count] for entry in run]
