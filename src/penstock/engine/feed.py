@@ -105,6 +105,15 @@ class TellsLosses(Protocol):
         ...
 
 
+@runtime_checkable
+class Replans(Protocol):
+    """A feed that plans the work on micro-batches ahead, and can plan it anew while it reads."""
+
+    def replan(self) -> None:
+        """Another parallelism is wanted than before, from the next micro-batch on; returns at once."""
+        ...
+
+
 def source_progress(feed: Feed) -> tuple[SourceProgress, ...]:
     """How far each source was read, as events tell it; empty where the feed does not know."""
     if not isinstance(feed, TellsProgress):

@@ -120,7 +120,7 @@ class Query:
     def rescale(self, parallelism: int | Mapping[str, int]) -> None:
         """Changes the number of subtasks from the next epoch on, without a restart: of all operators, or by name.
 
-        A micro-batch that Spark has already offered still runs with the old number.
+        A micro-batch that Spark has already planned still runs with the old number.
 
         Autoscaling leaves the stages of these operators alone until the next start.
 

@@ -24,6 +24,7 @@ from penstock.engine.epochs import EpochResult, EpochRunner
 from penstock.engine.feed import (
     Demand,
     Feed,
+    Replans,
     SourceCancelled,
     SourceContended,
     SourceStopped,
@@ -206,7 +207,12 @@ class Supervisor:
             old = self.runner.parallelism[stage]
             if old != count:
                 self.history.record(Rescaled(at=utc_now(), stage=stage, old=old, new=count))
+        self._rescale(wanted)
+
+    def _rescale(self, wanted: dict[str, int]) -> None:
         self.loop.request_rescale(wanted)
+        if isinstance(self.feed, Replans):
+            self.feed.replan()
 
     def request_stop(self, *, drain: bool, savepoint: str | None = None, by: str = "query.stop()") -> None:
         """Asks for the end and returns at once; `by` says who asks, for people.
@@ -302,7 +308,7 @@ class Supervisor:
                 Rescaled(at=utc_now(), stage=change.stage, old=change.old, new=change.new, reason=change.why)
             )
         if changes:
-            self.loop.request_rescale({change.stage: change.new for change in changes})
+            self._rescale({change.stage: change.new for change in changes})
 
     def _on_committed(self, event: Committed) -> None:
         self.history.record(event)

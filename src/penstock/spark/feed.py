@@ -26,6 +26,7 @@ from penstock.protocol.silence import SourceState
 from penstock.protocol.sourcelog import digest
 from penstock.protocol.sourceloss import SourceLoss
 from penstock.spark.failures import explained, session_stopped
+from penstock.spark.liveplan import LivePlan
 from penstock.spark.pools import in_pool, pool_of
 from penstock.spark.quirks.exchangecounts import executed_stream_plan
 from penstock.spark.quirks.hadoop import connector, hadoop_url
@@ -52,6 +53,7 @@ class _Reading:
 
     query: StreamingQuery
     log_files: QuickLogFiles
+    plan: LivePlan
     in_hand: threading.Event = field(default_factory=threading.Event)
     """Its handler has a micro-batch."""
     stopping: threading.Event = field(default_factory=threading.Event)
@@ -61,8 +63,8 @@ class _Reading:
 
 
 class SparkFeed:
-    """One Structured Streaming query over all sources of a pipeline, started anew where it is planned for a number of
-    subtasks that is not wanted any more."""
+    """One Structured Streaming query over all sources of a pipeline. It is planned for the number of subtasks that is
+    wanted; where its plan cannot be changed while it runs, it is started anew."""
 
     def __init__(
         self,
@@ -118,6 +120,12 @@ class SparkFeed:
         if reading is not None:
             _stop(reading)
 
+    def replan(self) -> None:
+        """In a thread of its own: it takes some calls into the JVM, and its caller may be the loop."""
+        reading = self._reading
+        if reading is not None:
+            threading.Thread(target=_follow, args=(reading.plan,), name="penstock-feed-plan", daemon=True).start()
+
     def _require_end(self) -> None:
         """Raises: `SourceStopped`, `StageFailed`, when Spark's streaming query has ended although the engine did not
         ask for it."""
@@ -168,8 +176,10 @@ class SparkFeed:
             return self._reading
 
     def _started(self, offer: Callable[[OfferedBatch], None], demand: Demand) -> _Reading:
-        log_files = QuickLogFiles(self._frames[0].sparkSession)
+        session = self._frames[0].sparkSession
+        log_files = QuickLogFiles(session)
         plan = self._jobs.planned(demand)
+        live = LivePlan(session, plan, lambda: self._jobs.planned(demand))
         rows = self._rows(demand.source_names)
         settings = settings_for(rows.schema)
         configured = False
@@ -180,6 +190,7 @@ class SparkFeed:
             try:
                 hand_over(frame, number)
             finally:
+                live.handed_back()
                 in_hand.clear()
 
         def hand_over(frame: DataFrame, number: int) -> None:
@@ -188,12 +199,13 @@ class SparkFeed:
                 log_files.restore()
                 _configure(frame, settings)
                 configured = True
-            if plan != self._jobs.planned(demand):
+            planned = live.of(frame)
+            if planned is None:
                 self._end_here()
             batch_id = BatchId(number)
             batch = OfferedBatch(
                 batch_id=batch_id,
-                content=plan.offered(frame),
+                content=planned.offered(frame),
                 offsets_digest=self._offsets_digest(batch_id),
                 query_id=self._query_id(),
             )
@@ -203,23 +215,26 @@ class SparkFeed:
                 self._await_stop()
             self._look_for_losses()
 
-        writer = plan.applied_to(rows).writeStream.foreachBatch(handle)
-        writer = writer.option("checkpointLocation", f"{hadoop_url(self._store.url)}/{SOURCE}")
-        match self._trigger:
-            case None:
-                pass
-            case "available_now":
-                writer = writer.trigger(availableNow=True)
-            case interval:
-                writer = writer.trigger(processingTime=f"{int(float(interval) * 1000)} milliseconds")
+        writer = self._writer(plan.applied_to(rows), handle)
         if self._store.url.startswith("file:"):  # elsewhere a rename may be a copy: Spark and the user decide
             log_files.choose()
         try:
-            query = self._start(writer, named=demand.source_names is not None)
-            return _Reading(query, log_files, in_hand, quiet_end=QuietEnd(self._context, query))
+            query = live.query = self._start(writer, named=demand.source_names is not None)
+            return _Reading(query, log_files, live, in_hand, quiet_end=QuietEnd(self._context, query))
         except BaseException:
             log_files.restore()
             raise
+
+    def _writer(self, stream: DataFrame, handle: Callable[[DataFrame, int], None]) -> DataStreamWriter:
+        writer = stream.writeStream.foreachBatch(handle)
+        writer = writer.option("checkpointLocation", f"{hadoop_url(self._store.url)}/{SOURCE}")
+        match self._trigger:
+            case None:
+                return writer
+            case "available_now":
+                return writer.trigger(availableNow=True)
+            case interval:
+                return writer.trigger(processingTime=f"{int(float(interval) * 1000)} milliseconds")
 
     def _start(self, writer: DataStreamWriter, *, named: bool) -> StreamingQuery:
         session = self._frames[0].sparkSession
@@ -276,6 +291,11 @@ class SparkFeed:
 def _stop(reading: _Reading) -> None:
     reading.stopping.set()
     stop_quietly(reading.query, reading.parked)
+
+
+def _follow(plan: LivePlan) -> None:
+    with suppress(Exception):  # the JVM may be gone: the feed's own thread tells that
+        plan.follow()
 
 
 def _await_end(reading: _Reading, context: SparkContext) -> None:

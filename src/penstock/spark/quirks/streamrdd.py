@@ -21,3 +21,8 @@ def fetched(frame: DataFrame) -> list[bytes]:
     uses the memory of a row again for the next one."""
     rows = frame._jdf.queryExecution().logical().rdd().collect()  # noqa: SLF001 - no public way to the stream's RDD
     return [bytes(row.getBinary(0)) for row in rows]
+
+
+def partitions_of(frame: DataFrame) -> int:
+    """How many partitions the stream's own plan gave to the handler's DataFrame."""
+    return int(frame._jdf.queryExecution().logical().rdd().getNumPartitions())  # noqa: SLF001

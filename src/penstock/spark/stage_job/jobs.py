@@ -17,6 +17,8 @@ from penstock.spark.stage_job.stream import NotPlanned, PlannedAhead, StreamPlan
 from penstock.spark.stage_job.worker import work_of
 from penstock.subtask.attempt import Limits
 
+__all__ = ["PlannedAhead", "StageJobs", "StreamPlan", "settings_for"]
+
 _SETTINGS = {
     # One partition must stay one subtask.
     "spark.sql.adaptive.enabled": "false",

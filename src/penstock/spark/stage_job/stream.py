@@ -2,7 +2,7 @@
 
 A job that is made for each micro-batch has its plan analysed each time, and Spark copies every row on its way from the
 stream into that plan. Both are avoided when the job is in the stream's own plan; a micro-batch then is its reports, not
-its rows. The number of subtasks is part of the plan, so a stream has to be started anew for another number.
+its rows. The number of subtasks is part of the plan, so another number needs another plan (`spark.liveplan`).
 """
 
 from __future__ import annotations
