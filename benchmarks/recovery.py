@@ -134,7 +134,7 @@ class Numbered(pen.KeyedProcess):
 def rescale(spark: SparkSession, verdicts: Verdicts) -> None:
     """2 subtasks, then 8, then 3, while more arrives than is processed; every row is counted afterwards."""
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
-        total = _load(Path(folder) / "in")
+        total = load(Path(folder) / "in")
         rows = spark.readStream.schema("key long, number long").option("maxFilesPerTrigger", 1).parquet(f"{folder}/in")
         numbered = pen.read(rows, name="input").key_by("key").process(Numbered, name="numbered")
         timed = Timed(10**9)
@@ -156,10 +156,10 @@ def rescale(spark: SparkSession, verdicts: Verdicts) -> None:
         around = max(gaps[max(0, change - 1) : change + 2])
         verdicts.at_most(f"longest gap around the change to {parallelism}", around / EPOCH_S, 2, " epochs")
     assert {event.parallelism["numbered"] for _, event in timed.epochs} >= {2, *RESCALES}
-    verdicts.at_most("rows lost, doubled or out of order", _wrong(table, total), 0, "")
+    verdicts.at_most("rows lost, doubled or out of order", wrong(table, total), 0, "")
 
 
-def _load(folder: Path) -> int:
+def load(folder: Path) -> int:
     folder.mkdir(parents=True)
     for number in range(LOAD_FILES):
         numbers = range(number * LOAD_ROWS, (number + 1) * LOAD_ROWS)
@@ -170,7 +170,7 @@ def _load(folder: Path) -> int:
     return LOAD_ROWS * LOAD_FILES
 
 
-def _wrong(table: pa.Table, total: int) -> int:
+def wrong(table: pa.Table, total: int) -> int:
     """Rows that are missing, there twice, or not in the place of their key's order in which they arrived."""
     counts = Counter(table["number"].to_pylist())
     wrong = sum(counts[number] != 1 for number in range(total)) + sum(number >= total for number in counts)
