@@ -19,7 +19,7 @@ from tests.support.spark_streams import (
     numbered,
     paimon,
     rows_in,
-    start_until,
+    stop_at,
     stream,
     write_files,
 )
@@ -66,13 +66,11 @@ def test_a_changed_program_goes_on_with_the_backlog(
     """F1, F5: each row once, in the order of its key."""
     write_files(tmp_path / "in", numbered(1200, 2))
     place = tmp_path / "checkpoint"
-    query = start_until(before(spark, tmp_path), deep, checkpoint=place, parallelism=2)
-    query.stop()
+    query = stop_at(before(spark, tmp_path), deep, checkpoint=place, parallelism=2)
     assert query.manifest().rows_in_flight > 0
     plan = after(spark, tmp_path).start(place, dry_run=True, **options)
     assert plan.fits, str(plan)
     assert any(line.kind == "rows in flight" and line.rows for line in plan.lines)
-    query = start_until(after(spark, tmp_path), lambda _: True, checkpoint=place, parallelism=3, **options)
-    query.stop()
+    query = stop_at(after(spark, tmp_path), lambda _: True, checkpoint=place, parallelism=3, **options)
     finish(after(spark, tmp_path), checkpoint=place, parallelism=2, **options)
     assert_numbered_exactly_once(rows_in(tmp_path), 2400)

@@ -31,7 +31,7 @@ from tests.support.spark_streams import (
     numbered,
     paimon,
     rows_in,
-    start_until,
+    stop_at,
     stream,
     write_files,
 )
@@ -118,8 +118,7 @@ def test_in_flight_data_is_read_from_the_bucket_after_a_restart(
 
     write_files(tmp_path / "in", numbered(1600, 1))
     place = f"s3a://{BUCKET}/totals"
-    query = start_until(output(), deep, checkpoint=place, parallelism=2)
-    query.stop()
+    query = stop_at(output(), deep, checkpoint=place, parallelism=2)
     assert query.manifest().rows_in_flight > 0
     finish(output(), checkpoint=place, parallelism=3)
     assert_numbered_exactly_once(rows_in(tmp_path), 1600)

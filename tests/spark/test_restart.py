@@ -33,6 +33,7 @@ from tests.support.spark_streams import (
     paimon,
     rows_in,
     start_until,
+    stop_at,
     stream,
     wait_until,
     write_files,
@@ -58,8 +59,7 @@ def test_in_flight_data_survives_stop_and_restart_at_another_parallelism(spark: 
     write_files(tmp_path / "in", numbered(1200, 2))
     place = tmp_path / "checkpoint"
     for parallelism, enough in ((3, deep), (1, lambda event: event.rows_in_flight > 0)):
-        query = start_until(slow_output(spark, tmp_path), enough, checkpoint=place, parallelism=parallelism)
-        query.stop()
+        query = stop_at(slow_output(spark, tmp_path), enough, checkpoint=place, parallelism=parallelism)
         assert query.manifest().rows_in_flight > 0, "stop() does not drain"
         assert query.manifest().parallelism == {"slow": parallelism}
     events = finish(slow_output(spark, tmp_path), checkpoint=place, parallelism=4)
@@ -339,8 +339,7 @@ def test_an_older_checkpoint_goes_on_once_the_table_was_rolled_back_to_it(spark:
 def test_a_checkpoint_folder_can_be_moved_with_rows_in_flight(spark: SparkSession, tmp_path: Path) -> None:
     """B1: paths inside are relative."""
     write_files(tmp_path / "in", numbered(1200, 2))
-    query = start_until(slow_output(spark, tmp_path), deep, checkpoint=tmp_path / "here", parallelism=2)
-    query.stop()
+    query = stop_at(slow_output(spark, tmp_path), deep, checkpoint=tmp_path / "here", parallelism=2)
     assert query.manifest().rows_in_flight > 0
     shutil.copytree(tmp_path / "here", tmp_path / "there")
     shutil.rmtree(tmp_path / "here")
@@ -353,8 +352,7 @@ def test_a_damaged_segment_stops_the_query_with_its_name(spark: SparkSession, tm
     """B12: bytes are checked in the subtask; put right again, the query goes on."""
     write_files(tmp_path / "in", numbered(1500, 1))
     place = tmp_path / "checkpoint"
-    query = start_until(slow_output(spark, tmp_path), deep, checkpoint=place, parallelism=2)
-    query.stop()
+    stop_at(slow_output(spark, tmp_path), deep, checkpoint=place, parallelism=2)
     files = {path: path.read_bytes() for path in (place / "segments").rglob("*.arrow")}
     for path, data in files.items():
         path.write_bytes(data[: len(data) // 2] + bytes([data[len(data) // 2] ^ 1]) + data[len(data) // 2 + 1 :])
@@ -368,8 +366,7 @@ def test_a_damaged_segment_stops_the_query_with_its_name(spark: SparkSession, tm
 
 def test_an_arrow_reader_of_anybody_reads_a_segment(spark: SparkSession, tmp_path: Path) -> None:
     write_files(tmp_path / "in", numbered(1500, 1))
-    query = start_until(slow_output(spark, tmp_path), deep, checkpoint=tmp_path / "checkpoint", parallelism=1)
-    query.stop()
+    stop_at(slow_output(spark, tmp_path), deep, checkpoint=tmp_path / "checkpoint", parallelism=1)
     (path, *_) = (tmp_path / "checkpoint" / "segments").rglob("*.arrow")
     with pa.OSFile(str(path)) as file:
         rows = pa.ipc.open_stream(file).read_all()

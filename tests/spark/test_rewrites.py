@@ -18,7 +18,7 @@ from tests.support.spark_streams import (
     numbered,
     paimon,
     rows_in,
-    start_until,
+    stop_at,
     stream,
     write_files,
 )
@@ -40,14 +40,12 @@ def same(rows: pa.Table) -> pa.Table:
 def test_a_query_goes_on_after_a_migration_and_with_other_key_groups(spark: SparkSession, tmp_path: Path) -> None:
     """F4, F9: each row once, numbered on, in the order of its key."""
     write_files(tmp_path / "in", numbered(1200, 2))
-    query = start_until(program(spark, tmp_path), deep, checkpoint=tmp_path / "first", parallelism=2)
-    query.stop()
+    query = stop_at(program(spark, tmp_path), deep, checkpoint=tmp_path / "first", parallelism=2)
     last = query.manifest().checkpoint
     options = {"checkpoint": tmp_path / "first", "parallelism": 2, "restore": last}
     with pytest.raises(MigrationFailed, match="ValueError"):
         finish(program(spark, tmp_path), migrate={"slow": fail}, **options)
-    query = start_until(program(spark, tmp_path), lambda _: True, migrate={"slow": same}, **options)
-    query.stop()
+    query = stop_at(program(spark, tmp_path), lambda _: True, migrate={"slow": same}, **options)
     assert query.manifest().counters["slow.migrated"] > 0
     made = pen.savepoint(tmp_path / "first", tmp_path / "copy", max_parallelism=50)
     assert made.rows_in_flight == query.manifest().rows_in_flight

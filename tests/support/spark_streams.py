@@ -138,6 +138,28 @@ def start_until(
     return query
 
 
+def stop_at(
+    output: pen.Output, fits: Callable[[EpochPublished], bool], *, checkpoint: Path, **options: Any
+) -> pen.Query:
+    """Runs a query that is asked to stop by its own listener at the first epoch that fits; returns it when it ended.
+
+    No further epoch is begun then, however long a busy machine lets the test wait.
+    """
+    begun, started = [], threading.Event()
+
+    def listen(event: Event) -> None:
+        if any(map(fits, epochs([event]))):
+            assert started.wait(TIMEOUT_S)
+            begun[0].stop()
+
+    options = {"trigger": "available_now", "epoch": "200 ms", **options}
+    query = output.start(checkpoint, on_event=listen, **options)
+    begun.append(query)
+    started.set()
+    assert query.await_termination(TIMEOUT_S), "no epoch fits"
+    return query
+
+
 def take_jobs_away(spark: SparkSession, query: pen.Query) -> None:
     """Cancels the query's jobs on Spark, in the middle of whatever it does, until it gives up."""
     deadline = time.monotonic() + TIMEOUT_S

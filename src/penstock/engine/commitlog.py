@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from penstock.observe.commit_log import commit_log
 from penstock.observe.events import Committed, decode_events, encode_event
-from penstock.observe.journal import append_line, read_journal
+from penstock.observe.journal import read_journal
+from penstock.protocol.layout import EVENTS
 from penstock.protocol.manifest import Manifest
 from penstock.store.base import Store
 
@@ -24,8 +25,9 @@ def in_tables(store: Store, manifest: Manifest) -> dict[str, int]:
 
 def bring_commits(origin: Store, target: Store, manifest: Manifest) -> None:
     """Writes into another folder which pending results of the checkpoint are in their tables already."""
-    for commit in _later_commits(origin, manifest):
-        append_line(target, encode_event(commit))
+    lines = b"".join(map(encode_event, _later_commits(origin, manifest)))
+    if lines:
+        target.create(EVENTS, lines)
 
 
 def _later_commits(store: Store, manifest: Manifest) -> list[Committed]:

@@ -14,6 +14,7 @@ import pytest
 import penstock as pen
 from penstock.engine import transfer
 from penstock.engine.checkpoints import Checkpoints
+from penstock.engine.commitlog import read_commits
 from penstock.engine.pins import Pins
 from penstock.engine.savepoint import SavepointJob, take_savepoint
 from penstock.errors import (
@@ -30,7 +31,7 @@ from penstock.observe.events import (
     SavepointTaken,
     decode_events,
 )
-from penstock.protocol.layout import SAVEPOINT_MARKER, retired_path
+from penstock.protocol.layout import EVENTS, SAVEPOINT_MARKER, manifest_path, retired_path
 from penstock.store import LocalStore, MemoryStore, Store, open_store
 from penstock.testing.inline import InlineRun
 from tests.support.engine_jobs import (
@@ -324,7 +325,9 @@ def test_where_a_savepoint_is_being_written_another_one_is_refused_and_deletes_n
     assert SAVEPOINT_MARKER in str(other.error)
     finish(one)
     assert Checkpoints(target).newest() == one.manifest
-    assert len(target.list("")) == one.result(0).files + len(target.list("source")) + 1
+    beside = [EVENTS, manifest_path(one.manifest.checkpoint)]
+    assert len(target.list("")) == one.result(0).files + len(target.list("source")) + len(beside)
+    assert [commit.last for commit in read_commits(target)] == [one.manifest.checkpoint], "of the pending result"
     Checkpoints(target).verify_files(one.manifest)
 
 
