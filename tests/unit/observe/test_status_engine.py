@@ -58,7 +58,7 @@ def at_checkpoint(number: int, act: Callable[[], None]) -> Callable[[Event], Non
 def test_a_commit_that_hangs_is_named(tmp_path: Path, table: str, monkeypatch: pytest.MonkeyPatch) -> None:
     clock, slow, looked = FakeClock(), threading.Event(), threading.Event()
     memory_table(table).on_commit = lambda _: looked.wait(WAIT_S) and None
-    # The source has one more batch until somebody has looked: a query that ends has another verdict.
+    # The source has one more batch until the test has looked: a query that ends has another verdict.
     monkeypatch.setattr(InlineFeed, "before_batch", lambda _, number: number < 3 or looked.wait(WAIT_S))
 
     def listen(event: Event) -> None:
@@ -103,7 +103,8 @@ def test_a_full_disk_is_named_while_the_query_tries_again(disk: Disk, tmp_path: 
 
     run = InlineRun(batches_of(500, 4), clock)
     options: dict[str, Any] = {"checkpoint": place, "epoch": "100 ms", "on_event": at_checkpoint(4, fill)}
-    query = run.start(keyed_slow(clock, table), **options)
+    # However long it takes to look: the query must not give up before the disk has room again.
+    query = run.start(keyed_slow(clock, table), epoch_retries=1_000_000, **options)
     assert filled.wait(WAIT_S)
     try:
         told = await_status(place, "storage failing")
