@@ -159,11 +159,20 @@ def advance_clock(clock: StageClock, plan: StagePlan, reports: Sequence[SubtaskR
 def _event_times(known: Mapping[str, Seen], inputs: Mapping[str, Sequence[InputReport]]) -> dict[str, Seen]:
     times = dict(known)
     for edge, parts in inputs.items():
-        for part in parts:
-            if part.max_event_time is not None:
-                seen = Seen(part.max_event_time, part.event_times)
-                times[edge] = seen.after(times[edge]) if edge in times else seen
+        newest = highest([part.max_event_time for part in parts])
+        if newest is not None:
+            seen = Seen(newest, _newest_by_part(parts))
+            times[edge] = seen.after(times[edge]) if edge in times else seen
     return times
+
+
+def _newest_by_part(inputs: Sequence[InputReport]) -> dict[str, int]:
+    """By part of a source, the largest event time that any subtask saw."""
+    newest: dict[str, int] = {}
+    for part in inputs:
+        for name, time in part.event_times.items():
+            newest[name] = max(time, newest.get(name, time))
+    return newest
 
 
 def _as_one(edge: str, inputs: Sequence[InputReport]) -> tuple[list[InputReport], list[Violation]]:

@@ -140,7 +140,8 @@ class Drawn:
                 edge=part.edge,
                 live_accepted=3 if part.live else 0,
                 live_consumed=1 if part.live else 0,
-                max_event_time=rng.choice((None, number)),
+                max_event_time=(newest := rng.choice((None, number))),
+                event_times={} if newest is None else {rng.choice("pqr"): newest, "s": newest // 2},
                 spilled=(self.spilled(f"{part.edge}/spilled{number}", mine.groups),) if part.live else (),
                 spans=()
                 if part.edge in plan.broadcast_inputs
