@@ -86,8 +86,9 @@ def run_paimon(seed: int, folder: Path) -> World:
     world = World(seed, dict(sinks), rows=rows)
     if seed % 2:
         world.others = {name: PaimonOthers(sink, world.lose, rows) for name, sink in sinks.items()}
-    with told(world), _faulty_publish(world):
-        world.run(ACTIONS)
+    with told(world):
+        with _faulty_publish(world):
+            world.run(ACTIONS)
         check_refusal(world)
         world.check(_ids_in_paimon)
         for sink in sinks.values():
