@@ -43,7 +43,7 @@ public class Paimon {
     /** Some systems count CPU time in steps of 10 ms, which is more than one read takes. */
     private static final int READS = 10;
 
-    private static final long WARM_NS = 1_500_000_000L;
+    private static final long WARM_NS = 6_000_000_000L;
     private static Catalog catalog;
     private static PrintStream out;
 
