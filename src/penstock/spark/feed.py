@@ -28,6 +28,7 @@ from penstock.protocol.sourceloss import SourceLoss
 from penstock.spark.failures import explained, session_stopped
 from penstock.spark.liveplan import LivePlan
 from penstock.spark.pools import in_pool, pool_of
+from penstock.spark.quirks.callbackthreads import CallbackThread
 from penstock.spark.quirks.exchangecounts import executed_stream_plan
 from penstock.spark.quirks.hadoop import connector, hadoop_url
 from penstock.spark.quirks.interruption import end_interrupted
@@ -54,6 +55,7 @@ class _Reading:
     query: StreamingQuery
     log_files: QuickLogFiles
     plan: LivePlan
+    callbacks: CallbackThread
     in_hand: threading.Event = field(default_factory=threading.Event)
     """Its handler has a micro-batch."""
     stopping: threading.Event = field(default_factory=threading.Event)
@@ -180,6 +182,7 @@ class SparkFeed:
         log_files = QuickLogFiles(session)
         plan = self._jobs.planned(demand)
         live = LivePlan(session, plan, lambda: self._jobs.planned(demand))
+        callbacks = CallbackThread(self._context)
         rows = self._rows(demand.source_names)
         settings = settings_for(rows.schema)
         configured = False
@@ -188,7 +191,8 @@ class SparkFeed:
         def handle(frame: DataFrame, number: int) -> None:
             in_hand.set()
             try:
-                hand_over(frame, number)
+                with callbacks.handling():
+                    hand_over(frame, number)
             finally:
                 live.handed_back()
                 in_hand.clear()
@@ -220,7 +224,7 @@ class SparkFeed:
             log_files.choose()
         try:
             query = live.query = self._start(writer, named=demand.source_names is not None)
-            return _Reading(query, log_files, live, in_hand, quiet_end=QuietEnd(self._context, query))
+            return _Reading(query, log_files, live, callbacks, in_hand, quiet_end=QuietEnd(self._context, query))
         except BaseException:
             log_files.restore()
             raise
@@ -307,6 +311,7 @@ def _await_end(reading: _Reading, context: SparkContext) -> None:
             reading.log_files.restore()
         if reading.quiet_end is not None:
             reading.quiet_end.restore()
+        reading.callbacks.end()
 
 
 def _configure(frame: DataFrame, settings: Mapping[str, str]) -> None:

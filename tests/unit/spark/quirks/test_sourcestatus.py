@@ -61,7 +61,7 @@ def test_while_the_handler_has_a_micro_batch_nothing_is_asked() -> None:
     feed = SparkFeed.__new__(SparkFeed)
     feed._context = mock.MagicMock()
     query = mock.Mock(isActive=True, **{"_jsq.status.return_value": status("Processing new data", trigger=True)})
-    feed._reading = reading = _Reading(query, mock.Mock(), mock.Mock())
+    feed._reading = reading = _Reading(query, mock.Mock(), mock.Mock(), mock.Mock())
     asked = feed.state()
     assert asked is not None
     assert asked.question is not None
