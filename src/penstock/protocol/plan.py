@@ -264,11 +264,7 @@ _NO_GROUPS = KeyGroupRange(0, 0)
 
 
 def _dealt(things: Sequence[T], owners: Sequence[int], parallelism: int) -> list[tuple[T, ...]]:
-    """The things of each subtask, in the order in which they came.
-
-    Not with numpy: it lets go of Python's lock while it sorts, and an epoch of milliseconds may wait for another thread
-    then.
-    """
+    """The things of each subtask, in the order in which they came."""
     ordered = tuple([things[place] for place in sorted(range(len(owners)), key=owners.__getitem__)])
     counts = [0] * parallelism
     for owner in owners:

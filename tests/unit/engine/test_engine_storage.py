@@ -69,7 +69,7 @@ def test_a_disk_that_cannot_be_read_stops_the_query(
     original = LocalReader.read_into
 
     def failing(self: LocalReader, offset: int, target: memoryview) -> None:
-        if next(reads) == 40:
+        if next(reads) == 20:  # a run has some forty, fewer on a busy machine, whose epochs are longer
             raise storage_failed("segments/x", OSError(code, os.strerror(code)))
         original(self, offset, target)
 
