@@ -5,9 +5,8 @@ ROOT := $(patsubst %/,%,$(dir $(lastword $(MAKEFILE_LIST))))
 READY := $(ROOT)/.venv/.penstock-ready
 IN_ROOT := cd "$(ROOT)" &&
 TESTS ?= tests
-JOBS ?= 2
-# A file is one job: its tests share sessions of Spark and what they prepared. The order is that of tests/conftest.py.
-AT_ONCE := -n $(JOBS) --dist loadfile --no-loadscope-reorder
+# JOBS=4 runs four files at once, on more cores than two. A file is one job: its tests share a session of Spark.
+AT_ONCE := $(if $(JOBS),-n $(JOBS) --dist loadfile --no-loadscope-reorder)
 export PYTHON
 
 .DEFAULT_GOAL := help
@@ -28,7 +27,7 @@ java: ## find Java 17+, or install it where apt can
 demo: java setup ## crash, recover at another parallelism, count every row (about two minutes)
 	@$(IN_ROOT) .venv/bin/penstock demo $(ARGS)
 
-test: java setup ## all tests but the slow ones, two files at once; TESTS=tests/unit for a part, JOBS=4 on more cores
+test: java setup ## all tests but the slow ones; TESTS=tests/unit for a part, JOBS=4 on more cores
 	@$(IN_ROOT) .venv/bin/python -m pytest -q -m "not slow" $(AT_ONCE) $(TESTS) $(ARGS)
 
 test-slow: java setup ## the slow tests only

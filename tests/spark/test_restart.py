@@ -203,7 +203,7 @@ def test_micro_batches_are_taken_at_the_parallelism_that_is_wanted(
     wanted = dict(enumerate([2, 2, 2, 1, 1, 3, 2, 2, 2, 5, 5, 5]))
     late = {batch for batch, number in taken.items() if number != wanted[batch]}
     assert taken.keys() == wanted.keys()
-    assert all(batch - 1 in wanted_after and taken[batch] == taken[batch - 1] for batch in late)
+    assert all(batch - 1 in wanted_after and taken[batch] == wanted[batch - 1] for batch in late), taken
     if sources == 2 or not in_place:
         assert not late
     assert_numbered_exactly_once(rows_in(tmp_path, "shop.t0"), 1200)

@@ -69,18 +69,18 @@ def test_calls_unfinished_at_the_barrier_stay_in_flight_and_are_repeated(
     """D5, A7: every epoch publishes, and in the end each row is there once."""
     service = Service(0.002, jitter_s=0.02)
     events: list[Event] = []
-    run = InlineRun(batches_of(300, 2), time.monotonic)
+    run = InlineRun(batches_of(600, 3), time.monotonic)
     run.start(
         output(service, table, concurrency=20, ordered=ordered),
         checkpoint=tmp_path,
         epoch="100 ms",
         on_event=events.append,
     ).await_termination(60)
-    assert Counter(memory_table(table).rows()["number"].to_pylist()) == Counter(range(600))
+    assert Counter(memory_table(table).rows()["number"].to_pylist()) == Counter(range(1800))
     fired = [event for event in epochs(events) if event.barrier_fired]
     assert len(fired) > 3
     assert service.running_max <= 20 * 2, "abandoned calls may still be there when the next epoch begins"
-    assert sum(service.calls.values()) > 600, "no call was ever abandoned, so the test shows nothing"
+    assert sum(service.calls.values()) > 1800, "no call was ever abandoned, so the test shows nothing"
 
 
 def test_ordered_results_come_in_the_order_of_the_rows(tmp_path: Path, table: str) -> None:
