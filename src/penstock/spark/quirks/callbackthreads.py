@@ -4,7 +4,7 @@ The JVM calls the handler from the thread of its query. Py4J gives each such thr
 a thread that serves it. When the query has ended, that thread of the JVM is gone, but its connection stays open. So the
 Python end is closed here; the thread that serves it then ends.
 
-Seen in PySpark 4.3.0 with Py4J 0.10.9.9, and only where threads are pinned, which is the default. Elsewhere connections
+Seen in Spark 4.3.0 with Py4J 0.10.9.9, and only where threads are pinned, which is the default. Elsewhere connections
 are shared and stay as they are.
 """
 
