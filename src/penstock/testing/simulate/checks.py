@@ -119,7 +119,7 @@ class Checks:
 
     def _cadence(self, process: Process, manifest: Manifest) -> None:
         """Without faults, epochs take no longer than asked for, and with a backlog one follows the other, once the
-        pace is known. Each subtask takes one record at least, which no barrier interrupts."""
+        pace is known. No barrier interrupts a record, so each wave of subtasks may take one more."""
         world, now = self._world, self._world.scheduler.now
         previous = self._manifests.get(self._newest)
         before, process.published_at = process.published_at, now
@@ -133,7 +133,7 @@ class Checks:
             return
         since = before if previous.rows_in_flight else process.epoch_began
         waves = -(-max(manifest.parallelism.values()) // world.slots)
-        epochs_max = max(world.epochs_max, waves * world.shape.record_cost)
+        epochs_max = world.epochs_max + waves * world.shape.record_cost
         if now - since > epochs_max * world.epoch_s + LATENCY_MAX_S:
             self._fail(
                 "cadence", f"{now - since:.3f} s for checkpoint {manifest.checkpoint}, an epoch is {world.epoch_s} s"
