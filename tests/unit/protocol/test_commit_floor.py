@@ -47,7 +47,7 @@ class Truth:
         latest, oldest = len(self.snapshots), sink.snapshot
         known = max(oldest or 0, trusted(floor_of(sink), latest))
         mine = {n: c for n, c in enumerate(self.snapshots, 1) if c is not None and n > self.expired}
-        found = {n: c for n, c in mine.items() if n > known} or {n: c for n, c in mine.items() if n == oldest}
+        found = {n: c for n, c in mine.items() if n > (oldest or 0)} or {n: c for n, c in mine.items() if n == oldest}
         if oldest is None:
             remembered = Remembered.NOTHING
         elif oldest > latest or (oldest > self.expired and oldest not in mine):
@@ -164,6 +164,10 @@ def test_other_engines_may_roll_back_what_they_committed_themselves() -> None:
     assert reconcile(sink, truth.shown(sink)) == Agreed((), 7)
     lost = Truth((None,) * 4, 0)
     assert isinstance(reconcile(sink, lost.shown(sink)), TableBehind)
+    regrown = Truth((None,) * 4 + (1, None, None, 2, None), 0)
+    verdict = reconcile(sink, regrown.shown(sink))
+    assert isinstance(verdict, Agreed)
+    assert [landed.last for landed in verdict.landed] == [2], "committed under a number that the floor had passed"
     overwritten = Truth((None,) * 12, 0)
     assert isinstance(reconcile(sink, overwritten.shown(sink)), TableBehind), "another one is in our snapshot's place"
 

@@ -83,7 +83,7 @@ class PaimonCommitter:
         Raises: `TablePositionMismatch` when the table lost a commit that this committer has seen.
         """
         with self._readable():
-            self._history.ask(oldest_snapshot, floor)
+            self._history.ask(oldest_snapshot)
             return self._history.told(oldest_snapshot, limit, floor)
 
     def holds(self, committables: Sequence[Committable]) -> bool:

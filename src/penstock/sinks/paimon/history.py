@@ -96,8 +96,11 @@ class CommitHistory:
     def _is_ours(self, snapshot: Snapshot) -> bool:
         return bool(snapshot.commit_user == self._user and snapshot.commit_kind != "COMPACT")
 
-    def ask(self, oldest_snapshot: int | None = None, floor: int = 0) -> None:
-        """Reads what was committed since the last question; the first one goes back to `oldest_snapshot` and `floor`.
+    def ask(self, oldest_snapshot: int | None = None) -> None:
+        """Reads what was committed since the last question; the first one goes back to `oldest_snapshot`.
+
+        A `floor` only excuses snapshots that are missing. Those that are there are read: a table that was rolled back
+        below the floor and has grown since may have commits of ours under numbers that held others' before.
 
         Raises: `TablePositionMismatch` when the table lost snapshots that this committer has seen.
         """
@@ -107,7 +110,7 @@ class CommitHistory:
             self._check_newest()
             self.read_to(latest_id)
             return
-        self._walk_back(latest_id, max(oldest_snapshot or 0, trusted(floor, latest_id)))
+        self._walk_back(latest_id, oldest_snapshot or 0)
         if self._newest is None and oldest_snapshot is not None:
             snapshot = self._files.snapshot(oldest_snapshot)
             self._newest = snapshot if snapshot is not None and self._is_ours(snapshot) else None

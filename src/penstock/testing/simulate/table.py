@@ -232,7 +232,7 @@ class SimCommitter:
 
     def commits(self, oldest_snapshot: int | None, limit: int, floor: int = 0) -> TableHistory:
         fault = self._table.call(self._process, "ask")
-        self._history.ask(oldest_snapshot, floor)
+        self._history.ask(oldest_snapshot)
         told = self._history.told(oldest_snapshot, limit, floor)
         self._table.after(self._process, fault, "ask")
         return told
