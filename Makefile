@@ -5,8 +5,9 @@ ROOT := $(patsubst %/,%,$(dir $(lastword $(MAKEFILE_LIST))))
 READY := $(ROOT)/.venv/.penstock-ready
 IN_ROOT := cd "$(ROOT)" &&
 TESTS ?= tests
-# JOBS=4 runs four files at once, on more cores than two. A file is one job: its tests share a session of Spark.
-AT_ONCE := $(if $(JOBS),-n $(JOBS) --dist loadfile --no-loadscope-reorder)
+# Two processes: one has all tests on Spark, which share a session, while the other has the rest, file by file.
+JOBS ?= 2
+AT_ONCE := $(if $(filter-out 1,$(JOBS)),-n $(JOBS) --dist loadgroup --no-loadscope-reorder)
 export PYTHON
 
 .DEFAULT_GOAL := help
@@ -27,7 +28,7 @@ java: ## find Java 17+, or install it where apt can
 demo: java setup ## crash, recover at another parallelism, count every row (about two minutes)
 	@$(IN_ROOT) .venv/bin/penstock demo $(ARGS)
 
-test: java setup ## all tests but the slow ones; TESTS=tests/unit for a part, JOBS=4 on more cores
+test: java setup ## all tests but the slow ones; TESTS=tests/unit for a part, JOBS=1 one after the other
 	@$(IN_ROOT) .venv/bin/python -m pytest -q -m "not slow" $(AT_ONCE) $(TESTS) $(ARGS)
 
 test-slow: java setup ## the slow tests only

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.draws import DRAW
 from tests.support.leftovers import FAILED, stop_leftovers
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -33,6 +34,10 @@ def _place(item: pytest.Item) -> int:
     return LONG_FIRST.index(folder) if folder in LONG_FIRST else len(LONG_FIRST)
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    terminalreporter.write_line(f"drawn for this run: PENSTOCK_DRAW={DRAW}")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The folder decides: tests under spark/ and sinks/ carry the marker of that name, and long ones come first."""
     items.sort(key=_place)
@@ -40,6 +45,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         folders = set(item.path.relative_to(ROOT / "tests").parts[:-1])
         for marker in {"spark", "sinks"} & folders:
             item.add_marker(marker)
+        # For `make test JOBS=2`: all that needs Spark shares one session, in one process; else a file is one job.
+        on_spark = item.get_closest_marker("spark") is not None
+        item.add_marker(pytest.mark.xdist_group("spark" if on_spark else item.path.name))
         if item.get_closest_marker("timeout") is not None:
             continue
         if item.get_closest_marker("slow") is not None:

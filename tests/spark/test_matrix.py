@@ -1,4 +1,4 @@
-"""Each shape of the rescale matrix; `make matrix` runs all of it."""
+"""A drawn third of the shapes of the rescale matrix; `make test-slow` runs every shape, `make matrix` all of it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,16 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.spark.matrix import Case, Run, representative, void
+from tests.support.draws import drawn
 
 SEED = 1
+CASES = representative(SEED)
+DRAWN = drawn(CASES, len(CASES) // 3)
 
 
-@pytest.mark.parametrize("case", representative(SEED), ids=str)
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=[] if case in DRAWN else [pytest.mark.slow]) for case in CASES], ids=str
+)
 def test_no_record_is_lost_duplicated_or_overtaken_by_a_rescale(
     spark: SparkSession, tmp_path: Path, case: Case
 ) -> None:

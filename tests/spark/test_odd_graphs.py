@@ -165,7 +165,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("when", ["busy", "waiting"])
+@pytest.mark.parametrize("when", ["busy", pytest.param("waiting", marks=pytest.mark.slow)])
 def test_a_session_that_is_stopped_under_a_query_is_called_so_and_a_forked_child_ends(
     tmp_path: Path, when: str
 ) -> None:
