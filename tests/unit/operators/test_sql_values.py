@@ -214,6 +214,16 @@ def test_dates_and_spans() -> None:
     assert value("day + INTERVAL 36 HOURS", day=day) == datetime(1970, 1, 1, 12, tzinfo=UTC)
 
 
+def test_times_of_another_zone_are_in_utc() -> None:
+    moment = datetime(1970, 1, 1, 23, 30, tzinfo=UTC)
+    table = pa.table({"ts": pa.array([moment], pa.timestamp("us", "Europe/Berlin"))})
+    texts = {"hour": "hour(ts)", "day": "to_date(ts)", "begin": "date_trunc('day', ts)"}
+    made = {name: expression_of(sql, table.schema, arrow_type) for name, sql in texts.items()}
+    assert computed(table, made).to_pylist() == [
+        {"hour": 23, "day": date(1970, 1, 1), "begin": datetime(1970, 1, 1, tzinfo=UTC)}
+    ]
+
+
 @pytest.mark.parametrize(
     "sql",
     [

@@ -348,7 +348,11 @@ class _Parser:
         else:
             path[0] = self._matching(path[0])
         made = pc.field(path[0]) if len(path) == 1 else pc.field(*path)
-        return self._value(made)
+        value = self._value(made)
+        if pa.types.is_timestamp(value.kind) and value.kind.tz not in (None, "UTC"):
+            # Arrow would give the hours of that zone; our Spark jobs are in UTC.
+            return self._value(made.cast(pa.timestamp(value.kind.unit, "UTC")))
+        return value
 
     def _matching(self, name: str) -> str:
         """As Spark does it, the case of letters does not matter if only one column fits."""
