@@ -181,10 +181,17 @@ def test_what_is_looked_at_fails(sql: str) -> None:
         (r"s LIKE 'a\_c'", "a_c", True),
         (r"s LIKE '100\%'", "100%", True),
         (r"s LIKE '100\%'", "1000", False),
+        (r"s LIKE 'c:\\\\%'", r"c:\tea", True),
+        (r"s LIKE '%\\\\'", r"c:\tea", False),
+        (r"s LIKE '%\\\\t_a'", r"c:\tea", True),
+        (r"s LIKE r'%\\.%'", "c:\\.\n", True),
+        (r"s LIKE '%\\\\.%'", "c:\\x", False),
         ("s = 'it''s'", "it's", True),
         ("replace(s, '', 'x') = s", "tea", True),
         ("CAST(s AS INT) = 5", " +5 ", True),
         ("CAST(s AS DOUBLE) = 5", " 5 ", True),
+        ("CAST(s AS DECIMAL(10, 2)) = CAST(-1.01 AS DECIMAL(10, 2))", " -1.005", True),
+        ("CAST(s AS DECIMAL(10, 2)) = 12", "1.2e1", True),
     ],
 )
 def test_text(sql: str, text: str, expected: bool) -> None:

@@ -5,6 +5,7 @@ They follow Spark with ANSI mode: integers that overflow and divisions by zero f
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from difflib import get_close_matches
@@ -33,6 +34,8 @@ class Days(timedelta):
     """An interval of whole days: added to a date it gives a date."""
 
 
+_OF_PATTERN = re.compile(r"\\.?|.", re.DOTALL)
+_SPECIAL = re.compile(r"[\\.^$|?*+()\[\]{}]")
 _Builder = Callable[..., pc.Expression]
 
 
@@ -119,6 +122,18 @@ def one_of(value: Value, options: Sequence[Value]) -> pc.Expression:
     if not options:
         raise SqlError("IN () has no values")
     return reduce(lambda a, b: a | b, (comparison("=", value, option) for option in options))
+
+
+def like(made: pc.Expression, pattern: str) -> pc.Expression:
+    """Raises: `SqlError` for an escape that Spark does not know."""
+    parts = _OF_PATTERN.findall(pattern)
+    if wrong := next((part for part in parts if part[0] == "\\" and part[1:] not in ("%", "_", "\\")), None):
+        raise SqlError(f"a backslash in LIKE stands before %, _ or another one, found {wrong!r}")
+    if "\\\\" not in parts:
+        return pc.match_like(made, pattern)
+    # Arrow takes both backslashes literally where it looks for a beginning or an end.
+    regex = "".join({"%": ".*", "_": "."}.get(part) or _SPECIAL.sub(r"\\\g<0>", part[-1]) for part in parts)
+    return pc.match_substring_regex(made, rf"(?s)\A{regex}\z")
 
 
 def _beside(value: Value, other: Value) -> Value:

@@ -173,7 +173,10 @@ def _of_text(text: pc.Expression, kind: pa.DataType) -> pc.Expression:
         plain = pc.replace_substring_regex(pc.utf8_trim_whitespace(text), pattern=r"^\+(\d+)$", replacement=r"\1")
         plain = pc.replace_substring_regex(plain, pattern="[xX]", replacement="no number: x")
         return plain.cast(kind)
-    if pt.is_floating(kind) or pt.is_decimal(kind) or pt.is_boolean(kind) or pt.is_date(kind):
+    if pt.is_decimal(kind):
+        fine = pc.utf8_trim_whitespace(text).cast(pa.decimal256(_WIDE_DIGITS_MAX, _DIGITS_MAX))
+        return pc.round(fine, kind.scale, "half_towards_infinity").cast(kind)
+    if pt.is_floating(kind) or pt.is_boolean(kind) or pt.is_date(kind):
         return pc.utf8_trim_whitespace(text).cast(kind)
     if pt.is_timestamp(kind) and kind.tz is not None:
         plain = pc.utf8_trim_whitespace(text)

@@ -23,6 +23,7 @@ from penstock.operators.sql.functions import (
     guard_of,
     guarded,
     is_true,
+    like,
     literal,
     literal_of_time,
     one_of,
@@ -191,7 +192,7 @@ class _Parser:
         pattern = self._sum().literal
         if not isinstance(pattern, str):
             raise SqlError(f"the pattern of {word} must be written out as text")
-        return pc.match_like(value.made, pattern) if word == "LIKE" else pc.match_substring_regex(value.made, pattern)
+        return like(value.made, pattern) if word == "LIKE" else pc.match_substring_regex(value.made, pattern)
 
     def _sum(self) -> Value:
         value = self._product()
