@@ -101,6 +101,8 @@ def test_decimals(sql: str, row: dict[str, Any], expected: Any) -> None:
                 (1e300, 1e300), (1.0049999999999, 1.0), (float("inf"), float("inf")), (12345678.125, 12345678.13),
             ]
         ),
+        ("round(d, 8)", {"d": 41821765.1}, 41821765.1),
+        ("round(d, 2)", {"d": float("nan")}, pytest.approx(float("nan"), nan_ok=True)),
         ("round(d)", {"d": 2.5}, 3.0),
         ("round(d)", {"d": 0.49999999999999994}, 0.0),
         ("round(d, -2)", {"d": -1250.0}, -1300.0),

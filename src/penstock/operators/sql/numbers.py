@@ -124,14 +124,17 @@ def rounded(made: pc.Expression, kind: pa.DataType, places: int) -> pc.Expressio
         return pc.round(made, places, "half_towards_infinity")
     places = max(-_PLACES_MAX, min(_PLACES_MAX, places))
     power = pc.scalar(10.0 ** abs(places))
-    size = pc.abs(made.cast(pa.float64()))
-    units = size * power if places > 0 else size / power
+    double = pc.abs(made.cast(pa.float64()))
+    units = double * power if places > 0 else double / power
     below = pc.floor(units)
     middle = _in_units(below + pc.scalar(0.5), power, places)
-    up = pc.abs(made) >= middle.cast(kind, safe=False)
+    size = pc.abs(made)
+    up = size >= middle.cast(kind, safe=False)
     nearest = _in_units(pc.if_else(up, below + pc.scalar(1.0), below), power, places)
     signed = pc.if_else(made < pc.scalar(pa.scalar(0.0, kind)), pc.negate(nearest), nearest)
-    return pc.if_else(units < pc.scalar(_EXACT), signed.cast(kind, safe=False), made)
+    # A long number that has no more digits stays as it is: a product of 16 digits may be one off.
+    same = _in_units(pc.round(units), power, places).cast(kind, safe=False) == size
+    return pc.if_else(same | (units >= pc.scalar(_EXACT)), made, signed.cast(kind, safe=False))
 
 
 def _in_units(units: pc.Expression, power: pc.Expression, places: int) -> pc.Expression:
