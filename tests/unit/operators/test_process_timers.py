@@ -138,6 +138,16 @@ def test_a_timer_set_by_a_timer_fires_after_another_one_of_the_same_moment() -> 
     assert harness.state("alarms", "timers") == []
 
 
+def test_timers_of_one_moment_fire_by_name_wherever_a_step_ends() -> None:
+    """The first step takes sixteen of them."""
+    names = [f"{number:02d}" for number in range(50)]
+    test = Harness(events().process(Alarms, name="alarms"), parallelism=1)
+    test.feed([event(1, 0, name, 5) for name in reversed(names)])
+    test.feed([event(2, 9)])
+    test.settle()
+    assert [row["name"] for row in test.output()] == names
+
+
 def test_the_barrier_can_end_the_firing_of_many_timers() -> None:
     """A2, D3: 3,000 timers are due at once; epochs end before all have fired, and nothing is lost or fires twice."""
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.types as pt
 
 from penstock.hashing import hash_columns
 from penstock.operators.aggregate.accumulators import NullIsNothing, States
@@ -18,6 +19,9 @@ from penstock.operators.grouping import Groups
 from penstock.state.keys import Rows, normalise
 
 _HASHES = float(1 << 64)
+_ANY = pa.null()
+_INT_BITS = 32
+"""Smaller integers are hashed as these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +99,13 @@ class ApproximateDistinct(NullIsNothing):
 
     column: str
     size: int
+    value_type: pa.DataType = _ANY
+
+    @property
+    def hashed(self) -> str:
+        """What the hashes are of. Those of another type are other hashes."""
+        kind = self.value_type
+        return str(pa.int32() if pt.is_integer(kind) and kind.bit_width < _INT_BITS else kind)
 
     @staticmethod
     def size_for(rsd: float) -> int:

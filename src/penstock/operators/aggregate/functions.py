@@ -114,7 +114,7 @@ class ColumnAggregate(Aggregate):
             case "count_distinct" if hashed:
                 return CountDistinct(CollectValues(column, kind, None, distinct=True))
             case "approx_count_distinct" if hashed:
-                return ApproximateDistinct(column, ApproximateDistinct.size_for(self.rsd))
+                return ApproximateDistinct(column, ApproximateDistinct.size_for(self.rsd), kind)
         return None
 
     def _refused(self, operator: str, kind: pa.DataType) -> PipelineError:

@@ -17,6 +17,7 @@ from penstock.display import record_of
 from penstock.errors import OperatorFailed, PipelineError
 from penstock.operators.aggregate.accumulators import Accumulator, States
 from penstock.operators.aggregate.base import Aggregate
+from penstock.operators.aggregate.collecting import ApproximateDistinct
 from penstock.operators.aggregate.reduce import Overflow
 from penstock.operators.columns import refuse_doubles
 from penstock.operators.grouping import Grouping, Groups, Numbered, group_rows
@@ -72,6 +73,16 @@ def bind_all(operator: str, schema: pa.Schema, aggregates: Mapping[str, Aggregat
     if not aggregates or not all(isinstance(value, Aggregate) for value in aggregates.values()):
         raise _no_aggregates(operator, dict(aggregates))
     return {name: value.bind(operator, schema) for name, value in aggregates.items()}
+
+
+def meanings(aggregates: Mapping[str, Aggregate], accumulators: Mapping[str, Accumulator]) -> dict[str, str]:
+    """By output column, what is computed; and by column of hashes, the type of what they are of."""
+    hashed = {
+        f"{name}__hashes": f"values of {accumulator.hashed}"
+        for name, accumulator in accumulators.items()
+        if isinstance(accumulator, ApproximateDistinct)
+    }
+    return {**{name: aggregate.meaning for name, aggregate in aggregates.items()}, **hashed}
 
 
 def state_fields(operator: str, accumulators: Mapping[str, Accumulator]) -> list[pa.Field]:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from penstock.operators.aggregate.accumulators import Accumulator
 from penstock.operators.aggregate.base import Aggregate
-from penstock.operators.aggregate.parts import bind_all, not_later, state_fields
+from penstock.operators.aggregate.parts import bind_all, meanings, not_later, state_fields
 from penstock.operators.aggregate.running_operator import RunningAggregateOperator
 from penstock.operators.base import KeyedSpec, Operator, OperatorContext
 from penstock.operators.columns import key_schema, refuse_doubles
@@ -57,7 +57,7 @@ class RunningAggregate(KeyedSpec):
 
     @property
     def computed(self) -> Mapping[str, str]:
-        return {name: aggregate.meaning for name, aggregate in self.aggregates.items()}
+        return meanings(self.aggregates, self.accumulators)
 
     @property
     def emits_at_end(self) -> bool:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.display import record_of
 from penstock.errors import OperatorFailed
@@ -27,7 +28,7 @@ from penstock.operators.process.user_state import ROW_EXPIRES, StateField, State
 from penstock.operators.values.convert import first_unreadable, python_rows
 from penstock.records import MAIN_STATE, NO_WATERMARK, Due, Emitted, Records, Side, StateSchema, Time
 from penstock.slices import STEP_TARGET_S, Slicer
-from penstock.state.keys import normalise
+from penstock.state.keys import Rows, normalise
 from penstock.state.ranges import Entries
 
 if TYPE_CHECKING:
@@ -86,6 +87,14 @@ class ProcessOperator(OperatorDefaults):
 
     def next_due(self) -> Due:
         return self._code.next_due()
+
+
+def _by_time(timers: Entries) -> Rows:
+    """Timers in the order of time, those of one moment by name: in the same order wherever a step ends."""
+    times, names = timers.keys.column(0).to_numpy(), timers.keys.column(1)
+    if len(names.unique()) == 1:
+        return np.argsort(times, kind="stable")
+    return np.lexsort((pc.rank(names, tiebreaker="dense").to_numpy(), times))
 
 
 def without_timers(call: Callable[..., None]) -> Call:
@@ -235,7 +244,7 @@ class KeyedCode:
             # Read again when a timer was set that comes before some of those that were read.
             again = True
             while again and (read := line.due(groups, until)) is not None:
-                by_time = np.argsort(read.keys.column(0).to_numpy(), kind="stable")
+                by_time = _by_time(read)
                 again, done = False, 0
                 while done < len(by_time) and not again:
                     rows = by_time[done : done + self._slicer.rows(STEP_TARGET_S)]

@@ -5,8 +5,9 @@ They follow Spark with ANSI mode: integers that overflow and divisions by zero f
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from datetime import timedelta
 from difflib import get_close_matches
 from functools import reduce
 from typing import Any
@@ -15,18 +16,26 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from penstock.operators.sql.numbers import (
+    Value,
+    alike,
+    cast,
+    divided,
+    in_double,
+    is_divided_as_decimal,
+    rounded,
+)
 from penstock.operators.sql.tokens import SqlError
 
-
-@dataclass(frozen=True, slots=True)
-class Value:
-    """An expression with its type; `literal` if it is one."""
-
-    made: pc.Expression
-    kind: pa.DataType
-    literal: Any = None
+MOMENT = pa.timestamp("us", "UTC")
 
 
+class Days(timedelta):
+    """An interval of whole days: added to a date it gives a date."""
+
+
+_OF_PATTERN = re.compile(r"\\.?|.", re.DOTALL)
+_SPECIAL = re.compile(r"[\\.^$|?*+()\[\]{}]")
 _Builder = Callable[..., pc.Expression]
 
 
@@ -38,7 +47,14 @@ def literal(value: object, kind: pa.DataType) -> Value:
 
 def arithmetic(symbol: str, left: Value, right: Value) -> pc.Expression:
     """Raises: `SqlError`."""
-    a, b = left.made, right.made
+    if pt.is_date(left.kind) or pt.is_date(right.kind):
+        return _with_date(symbol, left, right)
+    if symbol == "/":
+        if is_divided_as_decimal(left.kind, right.kind):
+            return divided(left, right)
+        return in_double(left) / in_double(right)
+    # Decimals that Arrow multiplies keep their own scales.
+    a, b = (left.made, right.made) if symbol == "*" and not _has_double(left, right) else alike(left, right)
     match symbol:
         case "+":
             return a + b
@@ -46,20 +62,44 @@ def arithmetic(symbol: str, left: Value, right: Value) -> pc.Expression:
             return a - b
         case "*":
             return a * b
-        case "/":
-            if pt.is_decimal(left.kind) or pt.is_decimal(right.kind):
-                return a / b
-            return a.cast(pa.float64()) / b.cast(pa.float64())
         case _:
             if not (pt.is_integer(left.kind) and pt.is_integer(right.kind)):
                 raise SqlError(f"{symbol} takes whole numbers, got {left.kind} and {right.kind}")
-            whole = a / b  # Arrow divides integers towards zero
-            return whole.cast(pa.int64()) if symbol == "DIV" else a - whole * b
+            return _whole_quotient(left, right) if symbol == "DIV" else _remainder(left, right)
+
+
+def _whole_quotient(left: Value, right: Value) -> pc.Expression:
+    return (left.made / right.made).cast(pa.int64())  # Arrow divides integers towards zero
+
+
+def _remainder(left: Value, right: Value) -> pc.Expression:
+    divisor = right.made
+    if right.literal in (None, -1):
+        # The smallest number divided by -1 would overflow. Nothing is left of it, as of a division by 1.
+        minus, one = (pc.scalar(pa.scalar(number, right.kind)) for number in (-1, 1))
+        divisor = pc.if_else(divisor == minus, one, divisor)
+    return left.made - left.made / divisor * divisor
+
+
+def _has_double(*values: Value) -> bool:
+    return any(pt.is_floating(value.kind) for value in values)
+
+
+def _with_date(symbol: str, left: Value, right: Value) -> pc.Expression:
+    """Days between dates, and a date some days or a moment after another."""
+    if symbol == "-" and pt.is_date(left.kind) and pt.is_date(right.kind):
+        return (left.made - right.made).cast(pa.duration("us"))
+    date, span = (left, right) if pt.is_date(left.kind) else (right, left)
+    if symbol not in ("+", "-") or not pt.is_duration(span.kind) or (symbol == "-" and span is left):
+        raise SqlError(f"{left.kind} {symbol} {right.kind} is not known; add an INTERVAL to a date")
+    midnight = date.made.cast(MOMENT)
+    moment = midnight + span.made if symbol == "+" else midnight - span.made
+    return moment.cast(pa.date32()) if isinstance(span.literal, Days) else moment
 
 
 def comparison(symbol: str, left: Value, right: Value) -> pc.Expression:
     """Text beside a date or a timestamp is read as one."""
-    a, b = _beside(left, right).made, _beside(right, left).made
+    a, b = alike(_beside(left, right), _beside(right, left))
     match symbol:
         case "=" | "==":
             return a == b
@@ -78,8 +118,22 @@ def comparison(symbol: str, left: Value, right: Value) -> pc.Expression:
 
 
 def one_of(value: Value, options: Sequence[Value]) -> pc.Expression:
-    """SQL's IN: null if no option is equal and some are null."""
+    """SQL's IN: null if no option is equal and some are null. Raises: `SqlError`."""
+    if not options:
+        raise SqlError("IN () has no values")
     return reduce(lambda a, b: a | b, (comparison("=", value, option) for option in options))
+
+
+def like(made: pc.Expression, pattern: str) -> pc.Expression:
+    """Raises: `SqlError` for an escape that Spark does not know."""
+    parts = _OF_PATTERN.findall(pattern)
+    if wrong := next((part for part in parts if part[0] == "\\" and part[1:] not in ("%", "_", "\\")), None):
+        raise SqlError(f"a backslash in LIKE stands before %, _ or another one, found {wrong!r}")
+    if "\\\\" not in parts:
+        return pc.match_like(made, pattern)
+    # Arrow takes both backslashes literally where it looks for a beginning or an end.
+    regex = "".join({"%": ".*", "_": "."}.get(part) or _SPECIAL.sub(r"\\\g<0>", part[-1]) for part in parts)
+    return pc.match_substring_regex(made, rf"(?s)\A{regex}\z")
 
 
 def _beside(value: Value, other: Value) -> Value:
@@ -104,23 +158,6 @@ def literal_of_time(text: str, kind: pa.DataType) -> Value:
         raise SqlError(f"{text!r} is no {kind}") from None
 
 
-def cast(value: Value, kind: pa.DataType) -> pc.Expression:
-    """Raises: `SqlError` where Arrow's text or numbers differ from Spark's."""
-    source = value.kind
-    temporal, number = pt.is_temporal(source), pt.is_integer(source) or pt.is_floating(source) or pt.is_decimal(source)
-    if (
-        (temporal and not pt.is_temporal(kind))
-        or (number and pt.is_temporal(kind))
-        or (pt.is_string(kind) and pt.is_floating(source))
-    ):
-        raise SqlError(f"CAST of {source} as {kind} is not known")
-    if pt.is_floating(source) and pt.is_integer(kind):
-        return pc.trunc(value.made).cast(kind)
-    if pt.is_integer(source) and pt.is_decimal(kind):
-        return value.made.cast(pa.decimal128(38, kind.scale)).cast(kind)
-    return value.made.cast(kind)
-
-
 def called(name: str, arguments: Sequence[Value]) -> pc.Expression:
     """A function by its name. Raises: `SqlError`."""
     known = FUNCTIONS.get(name.lower())
@@ -137,6 +174,42 @@ def called(name: str, arguments: Sequence[Value]) -> pc.Expression:
     return build(*arguments)
 
 
+def guarded(name: str, guard: pc.Expression, arguments: Sequence[Value]) -> list[Value]:
+    """The arguments of a function that is only called where `guard` is true: elsewhere, nothing that it cannot take."""
+    if name.lower() not in _MAY_FAIL or not arguments:
+        return list(arguments)
+    return [only_where(guard, arguments[0]), *arguments[1:]]
+
+
+def only_where(guard: pc.Expression, value: Value) -> Value:
+    """Null where `guard` is not true: what is computed of it cannot fail there."""
+    return Value(pc.if_else(guard, value.made, pc.scalar(pa.scalar(None, value.kind))), value.kind)
+
+
+def guard_of(name: str) -> Callable[[Sequence[Value]], pc.Expression | None] | None:
+    """For a function that looks at an argument only where earlier ones ask for it: given those, where that is."""
+    return _GUARDS.get(name.lower())
+
+
+def _chosen(earlier: Sequence[Value]) -> pc.Expression | None:
+    if len(earlier) not in (1, 2):
+        return None
+    condition = is_true(earlier[0].made)
+    return condition if len(earlier) == 1 else ~condition
+
+
+def _missing(earlier: Sequence[Value]) -> pc.Expression | None:
+    return reduce(lambda a, b: a & b, (value.made.is_null() for value in earlier)) if earlier else None
+
+
+def is_true(condition: pc.Expression) -> pc.Expression:
+    return pc.coalesce(condition, pc.scalar(False))
+
+
+def _alike(function: str, **options: Any) -> _Builder:
+    return lambda *values: getattr(pc, function)(*alike(*values), **options)
+
+
 def _plain(function: str, kind: pa.DataType | None = None, **options: Any) -> _Builder:
     def build(*arguments: Value) -> pc.Expression:
         made = getattr(pc, function)(*(value.made for value in arguments), **options)
@@ -146,14 +219,24 @@ def _plain(function: str, kind: pa.DataType | None = None, **options: Any) -> _B
 
 
 def _double(function: str) -> _Builder:
-    return lambda *arguments: getattr(pc, function)(*(value.made.cast(pa.float64()) for value in arguments))
+    return lambda *arguments: getattr(pc, function)(*map(in_double, arguments))
+
+
+def _logarithm(function: str) -> _Builder:
+    """Null of numbers that are not above 0."""
+
+    def build(value: Value) -> pc.Expression:
+        made = in_double(value)
+        return pc.if_else(made <= pc.scalar(0.0), pc.scalar(pa.scalar(None, pa.float64())), getattr(pc, function)(made))
+
+    return build
 
 
 def _whole(function: str) -> _Builder:
     """Of a whole number it is the number."""
 
     def build(value: Value) -> pc.Expression:
-        return value.made if pt.is_integer(value.kind) else getattr(pc, function)(value.made).cast(pa.int64())
+        return (value.made if pt.is_integer(value.kind) else getattr(pc, function)(value.made)).cast(pa.int64())
 
     return build
 
@@ -166,7 +249,7 @@ def _fixed(value: Value, what: str, kind: type) -> Any:
 
 def _round(value: Value, digits: Value | None = None) -> pc.Expression:
     places = 0 if digits is None else _fixed(digits, "the digits of round()", int)
-    return pc.round(value.made, places, "half_towards_infinity")
+    return rounded(value.made, value.kind, places)
 
 
 def _substring(text: Value, start: Value, length: Value | None = None) -> pc.Expression:
@@ -179,6 +262,8 @@ def _substring(text: Value, start: Value, length: Value | None = None) -> pc.Exp
 
 def _replace(text: Value, old: Value, new: Value) -> pc.Expression:
     pattern, replacement = _fixed(old, "what replace() looks for", str), _fixed(new, "what replace() puts there", str)
+    if not pattern:
+        return text.made
     return pc.replace_substring(text.made, pattern=pattern, replacement=replacement)
 
 
@@ -200,7 +285,8 @@ def _date_trunc(unit: Value, time: Value) -> pc.Expression:
     name = _fixed(unit, "the unit of date_trunc()", str).lower()
     if name not in _UNITS:
         raise SqlError(f"date_trunc() knows {', '.join(_UNITS)}; got {name!r}")
-    return pc.floor_temporal(time.made, unit=name)
+    made = time.made.cast(MOMENT) if pt.is_date(time.kind) else time.made
+    return pc.floor_temporal(made, unit=name)
 
 
 def _modulo(left: Value, right: Value) -> pc.Expression:
@@ -208,12 +294,14 @@ def _modulo(left: Value, right: Value) -> pc.Expression:
 
 
 def _if(condition: Value, then: Value, otherwise: Value) -> pc.Expression:
-    return pc.if_else(pc.coalesce(condition.made, pc.scalar(False)), then.made, otherwise.made)
+    return pc.if_else(is_true(condition.made), *alike(then, otherwise))
 
 
 _OF_SEVERAL_ROWS = ("sum", "count", "avg", "min", "max", "first", "last")
 _UNITS = ("year", "quarter", "month", "week", "day", "hour", "minute", "second", "millisecond")
 _MANY = 100
+_MAY_FAIL = frozenset({"abs", "ceil", "ceiling", "floor", "round", "mod", "to_date"})
+_GUARDS = {"if": _chosen, "coalesce": _missing, "ifnull": _missing, "nvl": _missing}
 _INT = pa.int32()
 FUNCTIONS: dict[str, tuple[int, int, _Builder]] = {
     "abs": (1, 1, _plain("abs_checked")),
@@ -223,8 +311,8 @@ FUNCTIONS: dict[str, tuple[int, int, _Builder]] = {
     "round": (1, 2, _round),
     "sqrt": (1, 1, _double("sqrt")),
     "exp": (1, 1, _double("exp")),
-    "ln": (1, 1, _double("ln")),
-    "log10": (1, 1, _double("log10")),
+    "ln": (1, 1, _logarithm("ln")),
+    "log10": (1, 1, _logarithm("log10")),
     "power": (2, 2, _double("power")),
     "pow": (2, 2, _double("power")),
     "sign": (1, 1, _double("sign")),
@@ -244,13 +332,13 @@ FUNCTIONS: dict[str, tuple[int, int, _Builder]] = {
     "contains": (2, 2, _matching("match_substring")),
     "startswith": (2, 2, _matching("starts_with")),
     "endswith": (2, 2, _matching("ends_with")),
-    "coalesce": (1, _MANY, _plain("coalesce")),
-    "ifnull": (2, 2, _plain("coalesce")),
-    "nvl": (2, 2, _plain("coalesce")),
+    "coalesce": (1, _MANY, _alike("coalesce")),
+    "ifnull": (2, 2, _alike("coalesce")),
+    "nvl": (2, 2, _alike("coalesce")),
     "nullif": (2, 2, _nullif),
     "if": (3, 3, _if),
-    "greatest": (2, _MANY, _plain("max_element_wise")),
-    "least": (2, _MANY, _plain("min_element_wise")),
+    "greatest": (2, _MANY, _alike("max_element_wise")),
+    "least": (2, _MANY, _alike("min_element_wise")),
     "isnull": (1, 1, _plain("is_null")),
     "isnotnull": (1, 1, _plain("is_valid")),
     "isnan": (1, 1, lambda value: pc.coalesce(pc.is_nan(value.made), pc.scalar(False))),

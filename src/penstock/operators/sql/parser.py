@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import timedelta
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,15 +15,21 @@ from pyarrow import acero
 
 from penstock.operators.columns import describe
 from penstock.operators.sql.functions import (
-    Value,
+    MOMENT,
+    Days,
     arithmetic,
     called,
-    cast,
     comparison,
+    guard_of,
+    guarded,
+    is_true,
+    like,
     literal,
     literal_of_time,
     one_of,
+    only_where,
 )
+from penstock.operators.sql.numbers import Value, alike, cast
 from penstock.operators.sql.tokens import SqlError, Token, tokens_of
 
 Types = Callable[[str], pa.DataType]
@@ -35,7 +40,7 @@ _RESERVED = frozenset({
     "AND", "OR", "NOT", "IS", "IN", "BETWEEN", "LIKE", "RLIKE", "CASE", "WHEN", "THEN", "ELSE", "END", "AS", "CAST",
     "DIV", "SELECT", "FROM", "WHERE", "GROUP", "ORDER", "OVER",
 })  # fmt: skip
-_INT_MAX = 2**31 - 1
+_INT_MAX, _LONG_MAX = 2**31 - 1, 2**63 - 1
 
 
 def expression_of(sql: str, schema: pa.Schema, types: Types) -> pc.Expression:
@@ -70,6 +75,9 @@ class _Parser:
     def __init__(self, sql: str, schema: pa.Schema, types: Types) -> None:
         self._tokens, self.used = tokens_of(sql), 0
         self._schema, self._types = schema, types
+        self._guard: pc.Expression | None = None
+        """Where the value that is read now is looked at, in a branch of CASE for example. Arrow computes it everywhere,
+        so what could fail gets nulls elsewhere."""
 
     # -- tokens --------------------------------------------------------------------------------------------------
 
@@ -115,14 +123,28 @@ class _Parser:
     def either(self) -> Value:
         value = self._both()
         while self.takes_word("OR"):
-            value = self._value(value.made | self._both().made)
+            other = self._where(~is_true(value.made), self._both)
+            value = self._value(value.made | other.made)
         return value
 
     def _both(self) -> Value:
         value = self._negation()
         while self.takes_word("AND"):
-            value = self._value(value.made & self._negation().made)
+            other = self._where(pc.coalesce(value.made, pc.scalar(True)), self._negation)
+            value = self._value(value.made & other.made)
         return value
+
+    def _where(self, guard: pc.Expression | None, read: Callable[[], Value]) -> Value:
+        """Reads what is only looked at where `guard` is true."""
+        outer = self._guard
+        if guard is not None:
+            self._guard = guard if outer is None else outer & guard
+        value = read()
+        self._guard = outer
+        return value
+
+    def _safe(self, value: Value) -> Value:
+        return value if self._guard is None else only_where(self._guard, value)
 
     def _negation(self) -> Value:
         if self.takes_word("NOT"):
@@ -170,7 +192,7 @@ class _Parser:
         pattern = self._sum().literal
         if not isinstance(pattern, str):
             raise SqlError(f"the pattern of {word} must be written out as text")
-        return pc.match_like(value.made, pattern) if word == "LIKE" else pc.match_substring_regex(value.made, pattern)
+        return like(value.made, pattern) if word == "LIKE" else pc.match_substring_regex(value.made, pattern)
 
     def _sum(self) -> Value:
         value = self._product()
@@ -178,25 +200,35 @@ class _Parser:
             if self._takes_symbol("||"):
                 value = self._value(called("concat", [value, self._product()]))
             elif self.ahead().is_symbol("+", "-"):
-                value = self._value(arithmetic(self._next().text, value, self._product()))
+                value = self._value(self._computed(self._next().text, value, self._product()))
             else:
                 return value
 
     def _product(self) -> Value:
         value = self._signed()
         while self.ahead().is_symbol("*", "/", "%") or self.ahead().is_word("DIV"):
-            value = self._value(arithmetic(self._next().text.upper(), value, self._signed()))
+            value = self._value(self._computed(self._next().text.upper(), value, self._signed()))
         return value
+
+    def _computed(self, symbol: str, left: Value, right: Value) -> pc.Expression:
+        if self._guard is None:
+            return arithmetic(symbol, left, right)
+        # Literals decide about types, so the other operand gets the nulls.
+        if left.literal is None:
+            return arithmetic(symbol, self._safe(left), right)
+        return arithmetic(symbol, left, self._safe(right))
 
     def _signed(self) -> Value:
         if self._takes_symbol("+"):
             return self._signed()
         if not self._takes_symbol("-"):
             return self._atom()
+        if self.ahead().kind == "number":
+            return _number("-" + self._next().text)
         value = self._signed()
         if isinstance(value.literal, int | float):
             return literal(-value.literal, value.kind)
-        return self._value(pc.negate_checked(value.made))
+        return self._value(pc.negate_checked(self._safe(value).made))
 
     # -- atoms ---------------------------------------------------------------------------------------------------
 
@@ -218,7 +250,10 @@ class _Parser:
                 return known
             if self.ahead(1).is_symbol("("):
                 self.used += 2
-                return self._value(called(token.text, self._arguments()))
+                arguments = self._arguments(guard_of(token.text))
+                if self._guard is not None:
+                    arguments = guarded(token.text, self._guard, arguments)
+                return self._value(called(token.text, arguments))
         return self._column()
 
     def _keyword(self, token: Token) -> Value | None:
@@ -238,7 +273,7 @@ class _Parser:
             return self._cast()
         if word in ("DATE", "TIMESTAMP") and following.kind == "text":
             self.used += 2
-            kind = pa.date32() if word == "DATE" else pa.timestamp("us", "UTC")
+            kind = pa.date32() if word == "DATE" else MOMENT
             return literal_of_time(following.text, kind)
         if word == "INTERVAL" and following.kind in ("text", "number"):
             self.used += 2
@@ -247,32 +282,38 @@ class _Parser:
             raise self._unexpected("wanted a column or a value")
         return None
 
-    def _arguments(self) -> list[Value]:
-        """Up to the closing parenthesis."""
+    def _arguments(self, guard: Callable[[list[Value]], pc.Expression | None] | None = None) -> list[Value]:
+        """Up to the closing parenthesis. `guard` says of earlier arguments where the next one is looked at."""
         found: list[Value] = []
         if self._takes_symbol(")"):
             return found
         while True:
-            found.append(self.either())
+            found.append(self._where(None if guard is None else guard(found), self.either))
             if self._takes_symbol(")"):
                 return found
             self._need(",")
 
     def _case(self) -> Value:
         subject = None if self.ahead().is_word("WHEN") else self.either()
-        branches: list[tuple[pc.Expression, Value]] = []
+        conditions: list[pc.Expression] = []
+        values: list[Value] = []
+        before: pc.Expression | None = None  # where no condition so far was true
         while self.takes_word("WHEN"):
-            condition = self.either()
+            condition = self._where(before, self.either)
             made = condition.made if subject is None else comparison("=", subject, condition)
+            conditions.append(is_true(made))
             self._need("THEN")
-            branches.append((made, self.either()))
-        if not branches:
+            here = conditions[-1] if before is None else before & conditions[-1]
+            values.append(self._where(here, self.either))
+            before = ~conditions[-1] if before is None else before & ~conditions[-1]
+        if not conditions:
             raise self._unexpected("wanted WHEN")
-        otherwise = self.either().made if self.takes_word("ELSE") else pc.scalar(None)
+        values.append(self._where(before, self.either) if self.takes_word("ELSE") else literal(None, pa.null()))
         self._need("END")
-        for condition_made, then in reversed(branches):
-            otherwise = pc.if_else(pc.coalesce(condition_made, pc.scalar(False)), then.made, otherwise)
-        return self._value(otherwise)
+        *branches, chosen = alike(*values)
+        for condition_made, branch in zip(reversed(conditions), reversed(branches), strict=True):
+            chosen = pc.if_else(condition_made, branch, chosen)
+        return self._value(chosen)
 
     def _cast(self) -> Value:
         value = self.either()
@@ -286,7 +327,7 @@ class _Parser:
             depth += token.is_symbol("(") - token.is_symbol(")")
             words.append(token.text)
         self.used += 1
-        return self._value(cast(value, self._types(" ".join(words))))
+        return self._value(cast(self._safe(value), self._types(" ".join(words))))
 
     def _interval(self, amount: Token) -> Value:
         unit = self.name().upper()
@@ -296,7 +337,7 @@ class _Parser:
         except (KeyError, ValueError):
             known = ", ".join(_SPANS)
             raise SqlError(f"INTERVAL {amount.text!r} {unit}: write a number and one of {known}") from None
-        return literal(timedelta(seconds=seconds), pa.duration("us"))
+        return literal((Days if unit == "DAY" else timedelta)(seconds=seconds), pa.duration("us"))
 
     def _column(self) -> Value:
         path = [self.name()]
@@ -308,7 +349,11 @@ class _Parser:
         else:
             path[0] = self._matching(path[0])
         made = pc.field(path[0]) if len(path) == 1 else pc.field(*path)
-        return self._value(made)
+        value = self._value(made)
+        if pa.types.is_timestamp(value.kind) and value.kind.tz not in (None, "UTC"):
+            # Arrow would give the hours of that zone; our Spark jobs are in UTC.
+            return self._value(made.cast(pa.timestamp(value.kind.unit, "UTC")))
+        return value
 
     def _matching(self, name: str) -> str:
         """As Spark does it, the case of letters does not matter if only one column fits."""
@@ -321,10 +366,13 @@ class _Parser:
 
     def _value(self, made: pc.Expression) -> Value:
         try:
-            return Value(made, computed(_one_row(self._schema), {"made": made}).schema.field(0).type)
+            kind = computed(_one_row(self._schema), {"made": made}).schema.field(0).type
         except (pa.ArrowException, TypeError) as error:
             said = str(error).partition("\n")[0]
             raise SqlError(f"{made} cannot be computed of {describe(self._schema)}: {said}") from None
+        if pa.types.is_decimal256(kind):
+            raise SqlError(f"{made} needs a decimal of more than 38 digits: {kind}")
+        return Value(made, kind)
 
 
 def computed(table: pa.Table, expressions: Mapping[str, pc.Expression]) -> pa.Table:
@@ -341,7 +389,9 @@ def _one_row(schema: pa.Schema) -> pa.Table:
 
 def _number(text: str) -> Value:
     """A number with a point or an exponent is a double."""
-    if not text.isdigit():
+    if not text.removeprefix("-").isdigit():
         return literal(float(text), pa.float64())
-    whole: Any = int(text)
-    return literal(whole, pa.int32() if whole <= _INT_MAX else pa.int64())
+    whole = int(text)
+    if not -_LONG_MAX - 1 <= whole <= _LONG_MAX:
+        raise SqlError(f"{text} does not fit a bigint")
+    return literal(whole, pa.int32() if -_INT_MAX - 1 <= whole <= _INT_MAX else pa.int64())

@@ -17,7 +17,7 @@ import pyarrow.types as pt
 from penstock.errors import PipelineError
 from penstock.operators.aggregate.accumulators import Accumulator
 from penstock.operators.aggregate.base import Aggregate
-from penstock.operators.aggregate.parts import bind_all, state_fields
+from penstock.operators.aggregate.parts import bind_all, meanings, state_fields
 from penstock.operators.base import KeyedSpec, OperatorContext, OwnTime, TimedOperator
 from penstock.operators.columns import key_schema, refuse_doubles, require_column
 from penstock.operators.window.pane_clock import CLOCK_SCHEMA, CLOCK_STATE
@@ -145,7 +145,7 @@ class WindowAggregate(KeyedSpec):
 
     @property
     def computed(self) -> Mapping[str, str]:
-        return {name: aggregate.meaning for name, aggregate in self.aggregates.items()}
+        return meanings(self.aggregates, self.accumulators)
 
     @property
     def timed(self) -> bool:
