@@ -265,7 +265,7 @@ class EpochRunner:
             reached = lowest(marks[edge.name] for edge in stage.inputs if edge.timed)
             if is_due((timer for timers in clock.timers.values() for timer in timers), reached, now):
                 return True
-            marks |= dict.fromkeys((edge.name for edge in stage.outputs), highest((clock.watermark, reached)))
+            marks |= {edge.name: highest((marks[edge.name], clock.watermark, reached)) for edge in stage.outputs}
         return False
 
     def flush_target(self) -> int | None:
