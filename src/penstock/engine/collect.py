@@ -165,6 +165,12 @@ class Collector:
                 self._checkpoints.mark_retired(checkpoint)
 
     def _delete(self, files: Iterable[str]) -> None:
-        """Deletes files, except those that an unreadable checkpoint may name."""
+        """Deletes files, except those that an unreadable checkpoint may name.
+
+        A newer driver may have gone back to a checkpoint whose manifest was there until now. It claims a generation
+        before it looks for that manifest. So either its claim is seen here and the files stay, or it finds none.
+        """
         unknown = max(self._unread, default=NO_CHECKPOINT)
-        self._checkpoints.store.delete(sorted([file for file in files if written_for(file) > unknown]))
+        found = sorted([file for file in files if written_for(file) > unknown])
+        if found and not self._checkpoints.superseded(self._generation):
+            self._checkpoints.store.delete(found)

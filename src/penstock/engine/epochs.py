@@ -32,6 +32,7 @@ from penstock.protocol.eventtime import (
     is_due,
     lowest,
     next_processing_time,
+    resumed,
 )
 from penstock.protocol.ids import CheckpointId, Generation, next_checkpoint
 from penstock.protocol.manifest import (
@@ -136,6 +137,9 @@ class EpochRunner:
     """When the last epoch was published; `stage_s` is of the one that runs, or ran last."""
     flush_to: int | None = None
     """While an epoch runs that flushes: the watermark of all sources from then on."""
+    away: int | None = None
+    """How long no driver ran before this one, in processing time; None before it first looked, 0 once a checkpoint has
+    counted that."""
     running: RunningJob | None = None
     """For other threads, which may see the last one a little too long."""
 
@@ -190,7 +194,7 @@ class EpochRunner:
         """
         tried_s = self.clock()
         manifest_bytes = self.checkpoints.publish(epoch.manifest)
-        self.manifest = epoch.manifest
+        self.manifest, self.away = epoch.manifest, 0
         self.breaker.published()
         ended = self.clock()
         self.pace.published(ended - tried_s)
@@ -241,7 +245,9 @@ class EpochRunner:
     def _source_clocks(self, event_times: Mapping[str, Seen], now: int) -> dict[str, SourceClock]:
         seen = {edge.producer: event_times[edge.name] for edge in self.pipeline.edges() if edge.name in event_times}
         times = {source.name: source.time for source in self.pipeline.sources if source.time is not None}
-        return flushed(advance_sources(self.manifest.sources, times, seen, now), self.flush_to)
+        if self.away is None:
+            self.away = now - self.manifest.now
+        return flushed(advance_sources(resumed(self.manifest.sources, self.away), times, seen, now), self.flush_to)
 
     @property
     def rerouting(self) -> bool:
@@ -265,7 +271,7 @@ class EpochRunner:
             reached = lowest(marks[edge.name] for edge in stage.inputs if edge.timed)
             if is_due((timer for timers in clock.timers.values() for timer in timers), reached, now):
                 return True
-            marks |= dict.fromkeys((edge.name for edge in stage.outputs), highest((clock.watermark, reached)))
+            marks |= {edge.name: highest((marks[edge.name], clock.watermark, reached)) for edge in stage.outputs}
         return False
 
     def flush_target(self) -> int | None:

@@ -9,7 +9,7 @@ import msgspec
 from penstock.graph.pipeline import Pipeline
 from penstock.graph.stages import Stage
 from penstock.protocol.advance import Draft
-from penstock.protocol.eventtime import lowest
+from penstock.protocol.eventtime import highest, lowest
 from penstock.protocol.ids import NO_CHECKPOINT
 from penstock.protocol.manifest import EdgeState, SourceClock, StageClock
 from penstock.protocol.order import held_after, held_before
@@ -47,12 +47,12 @@ def with_waiting(stage: Stage, draft: Draft, watermark: int | None) -> int | Non
 def with_source_watermarks(
     pipeline: Pipeline, edges: Mapping[str, EdgeState], clocks: Mapping[str, SourceClock]
 ) -> dict[str, EdgeState]:
-    """The edges with what their sources' clocks say."""
+    """The edges with what their sources' clocks say. In a changed pipeline a reader may be further than a source: its
+    time does not go back."""
     marks = {edge.name: clocks[edge.producer].watermark for edge in pipeline.edges() if edge.from_source and edge.timed}
+    after = {name: highest((edge.watermark, marks.get(name))) for name, edge in edges.items()}
     return {
         # One that stays as it is has counted its rows already.
-        name: edge
-        if marks.get(name, edge.watermark) == edge.watermark
-        else msgspec.structs.replace(edge, watermark=marks[name])
+        name: edge if after[name] == edge.watermark else msgspec.structs.replace(edge, watermark=after[name])
         for name, edge in edges.items()
     }

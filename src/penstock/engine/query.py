@@ -175,7 +175,8 @@ class Query:
     ) -> Savepoint | None:
         """Ends the query after its running epoch; with `drain`, after everything in flight was processed.
 
-        With `savepoint`, the last checkpoint is copied there once everything was committed. A listener may call it:
+        With `savepoint`, the last checkpoint is copied there once everything was committed, also when the query has
+        ended already, or is ending with another savepoint or without one. A listener may call it:
         then it requests the end and returns at once. `timeout` is how many seconds it waits for the end.
 
         Raises: the `PenstockError` that ended the query before; that of the savepoint, the query has stopped then;
@@ -184,7 +185,8 @@ class Query:
         """
         self._require_process("stop")
         supervisor = self._supervisor
-        supervisor.request_stop(drain=drain, savepoint=None if savepoint is None else os.fspath(savepoint))
+        place = None if savepoint is None else os.fspath(savepoint)
+        supervisor.request_stop(drain=drain, savepoint=place)
         if in_background():
             return None  # A listener runs in our own thread, so waiting for that thread would never end.
         if not wait_for(supervisor.ended, timeout):
@@ -195,9 +197,11 @@ class Query:
         match supervisor.stopped_with:
             case PenstockError() as failure:
                 raise failure
-            case SavepointJob() as job:
+            case SavepointJob() as job if place in (None, job.path):
                 return job.result()
-            case None:
+            case _ if place is not None:
+                return supervisor.savepoints.begin(place).result()
+            case _:
                 return None
 
     def _require_process(self, method: str) -> None:

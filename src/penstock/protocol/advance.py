@@ -86,7 +86,9 @@ def absorb(draft: Draft, plan: StagePlan, reports: Sequence[SubtaskReport], hand
     # What is left of an earlier pipeline was on its way to the same readers: their time must not pass it.
     waiting = [segment.watermark for name in plan.leftovers for segment in edges[name].segments]
     for edge in plan.consumer_parallelism:
-        mark = edges[edge].watermark if plan.relays else stage.watermark
+        # In a changed pipeline the stage may be new, or behind a new source, and its readers further than it is.
+        before = edges[edge].watermark
+        mark = before if plan.relays else highest((before, stage.watermark))
         edges[edge] = msgspec.structs.replace(edges[edge], watermark=lowest((mark, *waiting)))
     state = dict(draft.state)
     for table, changes in given.state.items():

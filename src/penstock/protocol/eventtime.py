@@ -88,6 +88,21 @@ def advance_sources(
     }
 
 
+def resumed(clocks: Mapping[str, SourceClock], away: int) -> dict[str, SourceClock]:
+    """The clocks for a driver that begins after none ran for `away`: in that time no source could deliver, so it does
+    not count as idle."""
+    return {name: _resumed(clock, away) for name, clock in clocks.items()}
+
+
+def _resumed(clock: SourceClock, away: int) -> SourceClock:
+    parts = {
+        name: msgspec.structs.replace(part, active_at=part.active_at + away)
+        for name, part in (clock.parts or {}).items()
+    }
+    active_at = None if clock.active_at is None else clock.active_at + away
+    return msgspec.structs.replace(clock, active_at=active_at, parts=parts or clock.parts)
+
+
 def is_idle(clock: SourceClock, time: SourceTime, now: int) -> bool:
     return time.idle is not None and clock.active_at is not None and now - clock.active_at >= time.idle
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from penstock.engine.checkpoints import Checkpoints
+from penstock.engine.checkpoints import Checkpoints, Driver
 from penstock.engine.collect import LEFTOVER_S, SWEEP_EVERY, Collector
 from penstock.errors import Fenced, StorageFailed
 from penstock.protocol.garbage import written_for
@@ -293,6 +293,24 @@ def test_a_manifest_that_went_after_it_was_listed_holds_nothing_back() -> None:
         world.collect()
     needed = set().union(*(manifest.files() for manifest in world.retained()))
     assert {path for path in world.there() if "-g1-" in path} <= needed
+
+
+@pytest.mark.parametrize("collected", [4, SWEEP_EVERY - 1], ids=["retired", "swept"])
+def test_an_older_driver_leaves_the_files_alone_that_a_newer_one_went_back_to(collected: int) -> None:
+    """B13: it was paused after it published a checkpoint, before it retired the one that the newer driver restores."""
+    for seed in range(9):
+        world = World(MemoryStore(), seed)
+        for _ in range(collected):
+            world.epoch()
+            world.collect()
+        world.epoch()
+        back_to = world.retained()[0]
+        newer = world.checkpoints.claim_generation(Driver("host", 1, "now", "0"), Generation(world.generation))
+        takeover = msgspec.structs.replace(back_to, checkpoint=world.manifest.checkpoint + 1, generation=newer)
+        world.checkpoints.publish(takeover)
+        world.collect()
+        assert back_to.checkpoint not in world.checkpoints.ids()
+        assert takeover.files() <= world.there()
 
 
 def test_the_name_of_a_takeover_stays_taken() -> None:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import penstock as pen
 from penstock.inflight.watermarks import ChannelWatermarks
 from penstock.protocol.eventtime import (
     Seen,
@@ -17,11 +22,15 @@ from penstock.protocol.eventtime import (
     highest,
     lowest,
     next_processing_time,
+    resumed,
 )
 from penstock.protocol.keygroups import KeyGroupRange
 from penstock.protocol.manifest import SourceClock, Timer
 from penstock.protocol.reads import ReadSpan
 from penstock.records import NO_WATERMARK
+from penstock.testing.inline import InlineRun, stream_of
+from penstock.testing.tables import Memory, memory_table
+from tests.support.engine_jobs import FakeClock
 
 GROUPS = KeyGroupRange(4, 12)
 
@@ -71,6 +80,46 @@ def test_when_all_sources_are_idle_nothing_moves() -> None:
     times = {name: SourceTime(0, idle=10) for name in "ab"}
     clocks = advance_sources({}, times, {"a": Seen(100), "b": Seen(70)}, now=0)
     assert advance_sources(clocks, times, {}, now=1_000) == clocks
+
+
+def test_the_time_without_a_driver_counts_for_no_source() -> None:
+    times = {"a": SourceTime(0), "b": SourceTime(0, idle=10)}
+    clocks = advance_sources({}, times, {"a": Seen(100), "b": Seen(70)}, now=0)
+    clocks = resumed(advance_sources(clocks, times, {"a": Seen(110)}, now=4), away=1_000)
+    clocks = advance_sources(clocks, times, {"a": Seen(120)}, now=1_009)
+    assert clocks["b"].watermark == 70, "idle for 9, of which 4 were before"
+    clocks = advance_sources(clocks, times, {"a": Seen(120)}, now=1_010)
+    assert clocks["b"].watermark == 120
+
+
+def test_the_time_without_a_driver_counts_for_no_part() -> None:
+    clocks = advance_sources({}, PARTS, {"a": Seen(500, {"0": 500, "1": 200})}, now=0)
+    clocks = advance_sources(resumed(clocks, away=1_000), PARTS, {"a": Seen(600, {"0": 600})}, now=1_099)
+    assert clocks["a"].watermark == 190
+    clocks = advance_sources(clocks, PARTS, {}, now=1_100)
+    assert clocks["a"].watermark == 590
+
+
+def test_a_restart_after_a_while_makes_no_row_late(tmp_path: Path, clock: FakeClock, table: str) -> None:
+    """One partition of the source delivers in the first micro-batch after it, the slower one in the second."""
+    schema = pa.schema([("part", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
+    noon, wall = datetime(2026, 1, 1, 12, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC)
+
+    def rows(*minutes: tuple[int, int]) -> dict[str, pa.Table]:
+        """Partitions, and minutes after noon."""
+        at = [noon + timedelta(minutes=minute) for _, minute in minutes]
+        return {"clicks": pa.table({"part": [part for part, _ in minutes], "at": at}, schema=schema)}
+
+    batches = [rows((0, 20), (1, 1))]
+    run = InlineRun(batches, clock, wall_us=lambda: int(wall.timestamp() * 1e6))
+    for later in ([rows((0, 30)), rows((0, 31)), rows((1, 2))], []):
+        clicks = stream_of(schema, "clicks", event_time="at", watermark="1 s", watermark_by="part")
+        windows = clicks.key_by("part").window(pen.tumbling_window("1 min")).aggregate(n=pen.count(), name="windows")
+        outputs = [windows.write(Memory(table), name="out"), windows.side("late").write(Memory(f"{table}-late"))]
+        run.start(*outputs, checkpoint=tmp_path).await_termination(60)
+        batches += later
+        wall += timedelta(hours=1)
+    assert memory_table(f"{table}-late").rows().to_pylist() == []
 
 
 PARTS = {"a": SourceTime(delay=10, idle=100, by_part=True)}

@@ -149,6 +149,30 @@ def test_stop_with_savepoint_saves_the_last_checkpoint(tmp_path: Path, clock: Fa
     assert_exact(table, 2000)
 
 
+def test_stop_with_savepoint_saves_a_query_that_has_ended_already(tmp_path: Path, clock: FakeClock, table: str) -> None:
+    """B14: its input ended by itself, or another call has stopped it. Each call gets its own savepoint."""
+    run = InlineRun(batches_of(1000, 2), clock)
+    query = run.start(keyed_slow(clock, table), checkpoint=tmp_path / "a", epoch="100 ms")
+    query.await_termination(30)
+    assert query.stop() is None
+    for name in ("one", "two"):
+        made = query.stop(savepoint=tmp_path / name)
+        assert made is not None
+        assert (made.path, made.checkpoint) == (str(tmp_path / name), query.manifest().checkpoint)
+        assert Checkpoints(LocalStore(tmp_path / name)).newest() == query.manifest()
+
+
+def test_a_second_stop_gets_a_savepoint_of_its_own(tmp_path: Path, clock: FakeClock, table: str) -> None:
+    """B14: the first one asked for another place."""
+    run = InlineRun(batches_of(1000, 2), clock)
+    query = run.start(keyed_slow(clock, table), checkpoint=tmp_path / "a", epoch="100 ms")
+    first, second = query.stop(savepoint=tmp_path / "one"), query.stop(savepoint=tmp_path / "two")
+    assert first is not None
+    assert second is not None
+    assert (first.path, second.path) == (str(tmp_path / "one"), str(tmp_path / "two"))
+    assert query.stop() == first
+
+
 def test_a_savepoint_is_a_checkpoint_folder_that_can_be_used_in_place(
     tmp_path: Path, clock: FakeClock, table: str
 ) -> None:
