@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from pyspark.sql import SparkSession
@@ -15,6 +16,7 @@ from penstock.graph.nodes import SourceNode
 from penstock.operators.sql.parser import computed, expression_of
 from penstock.sinks.paimon.read import read_table
 from penstock.spark.schemas import arrow_type
+from tests.support import sql_values
 from tests.support.sql_texts import SQL_TEXTS, sql_table
 
 pytestmark = pytest.mark.spark
@@ -115,3 +117,12 @@ def test_sql_behind_operators_gives_what_spark_gives(spark: SparkSession) -> Non
         found = computed(table, {"made": expression_of(text, table.schema, arrow_type)}).column(0)
         assert found.to_pylist() == wanted.to_pylist(), text
         assert found.type == wanted.type or str(found.type).startswith("decimal"), (text, found.type, wanted.type)
+
+
+def test_the_values_that_tests_without_spark_expect_are_those_of_spark(spark: SparkSession) -> None:
+    cases = (*sql_values.LARGE, *sql_values.DECIMALS, *sql_values.ROUNDED, *sql_values.NOT_LOOKED_AT)
+    asked = [(sql, row, wanted) for sql, row, wanted in cases if sql not in sql_values.OUR_OWN]
+    assert len(asked) > 50
+    for sql, row, wanted in asked:
+        frame = spark.createDataFrame(pa.Table.from_pylist([row], sql_values.SCHEMA))
+        assert frame.selectExpr(f"{sql} AS made").toArrow().column(0).to_pylist() == [wanted], (sql, row)

@@ -13,12 +13,7 @@ from penstock.operators.sql.parser import computed, expression_of
 from penstock.operators.sql.tokens import SqlError
 from penstock.spark.schemas import arrow_type
 from penstock.testing import Harness, stream_of
-
-SCHEMA = pa.schema({
-    "i": pa.int32(), "b": pa.int64(), "y": pa.int8(), "f": pa.float32(), "d": pa.float64(), "s": pa.string(),
-    "ok": pa.bool_(), "day": pa.date32(), "m": pa.decimal128(10, 2), "fine": pa.decimal128(10, 7),
-})  # fmt: skip
-BIG = 2**53 + 1
+from tests.support.sql_values import DECIMALS, LARGE, NOT_LOOKED_AT, ROUNDED, SCHEMA
 
 
 def made(sql: str, **row: Any) -> pa.Array:
@@ -30,22 +25,7 @@ def value(sql: str, **row: Any) -> Any:
     return made(sql, **row).to_pylist()[0]
 
 
-@pytest.mark.parametrize(
-    ("sql", "row", "expected"),
-    [
-        ("b / 2", {"b": BIG}, BIG / 2),
-        ("b / 1000000000", {"b": 1_700_000_000_123_456_789}, 1_700_000_000_123_456_789 / 1e9),
-        ("b * 1.5", {"b": BIG}, BIG * 1.5),
-        ("b > 1.5", {"b": BIG}, True),
-        ("sqrt(b) > 1", {"b": BIG}, True),
-        ("CAST(b AS DOUBLE)", {"b": BIG}, float(BIG)),
-        ("greatest(b, 0.5)", {"b": BIG}, float(BIG)),
-        ("b = f", {"b": 2**24 + 1, "f": float(2**24)}, False),
-        ("b % -1", {"b": -(2**63)}, 0),
-        ("b % i", {"b": -7, "i": 3}, -1),
-        ("-9223372036854775808 + b", {"b": 1}, 1 - 2**63),
-    ],
-)
+@pytest.mark.parametrize(("sql", "row", "expected"), LARGE)
 def test_large_whole_numbers_beside_doubles(sql: str, row: dict[str, Any], expected: Any) -> None:
     """Every bigint above 2^53 failed the query: 'not in range'."""
     assert value(sql, **row) == expected
@@ -66,58 +46,13 @@ def test_the_type_is_that_of_spark(sql: str, kind: pa.DataType) -> None:
     assert made(sql).type == kind
 
 
-@pytest.mark.parametrize(
-    ("sql", "row", "expected"),
-    [
-        ("m / m", {"m": Decimal("1.25")}, Decimal(1)),
-        ("m / (m + m + m)", {"m": Decimal("5.00")}, Decimal("0.333333333333333")),
-        ("m / 3", {"m": Decimal("2.00")}, Decimal("0.666667")),
-        ("m / CAST(2 AS DECIMAL(10, 2))", {"m": Decimal("5.00")}, Decimal("2.5")),
-        ("b / m", {"m": Decimal("3.00"), "b": -2}, Decimal("-0.66666666667")),
-        ("m / d", {"m": Decimal("3.00"), "d": 2.0}, 1.5),
-        ("m = fine", {"m": Decimal("1.00"), "fine": Decimal("1.0000000")}, True),
-        ("m <=> fine", {"m": Decimal("1.00"), "fine": Decimal("1.0000000")}, True),
-        ("m < fine", {"m": Decimal("1.00"), "fine": Decimal("0.5000000")}, False),
-        ("m IN (fine)", {"m": Decimal("1.00"), "fine": Decimal("1.0000000")}, True),
-        ("m BETWEEN fine AND 5", {"m": Decimal("1.00"), "fine": Decimal("1.0000000")}, True),
-        ("nullif(m, fine)", {"m": Decimal("1.00"), "fine": Decimal("1.0000000")}, None),
-        ("coalesce(m, fine)", {"fine": Decimal("1.5")}, Decimal("1.5")),
-        ("greatest(m, 0)", {"m": Decimal("-1.00")}, Decimal(0)),
-        ("m + fine * 2", {"m": Decimal("1.00"), "fine": Decimal("0.0000001")}, Decimal("1.0000002")),
-    ],
-)
+@pytest.mark.parametrize(("sql", "row", "expected"), DECIMALS)
 def test_decimals(sql: str, row: dict[str, Any], expected: Any) -> None:
     """Arrow compared decimals of one precision by their digits alone, so 1.00 was not 1.0000000; 5.00 / 2.00 was 2."""
     assert value(sql, **row) == expected
 
 
-@pytest.mark.parametrize(
-    ("sql", "row", "expected"),
-    [
-        *(
-            ("round(d, 2)", {"d": number}, nearest)
-            for number, nearest in [
-                (1.005, 1.01), (0.285, 0.29), (2.675, 2.68), (-1.005, -1.01), (0.29, 0.29), (8.345, 8.35),
-                (1e300, 1e300), (1.0049999999999, 1.0), (float("inf"), float("inf")), (12345678.125, 12345678.13),
-            ]
-        ),
-        ("round(d, 8)", {"d": 41821765.1}, 41821765.1),
-        ("round(d, 2)", {"d": float("nan")}, pytest.approx(float("nan"), nan_ok=True)),
-        ("round(d)", {"d": 2.5}, 3.0),
-        ("round(d)", {"d": 0.49999999999999994}, 0.0),
-        ("round(d, -2)", {"d": -1250.0}, -1300.0),
-        ("round(d, 400)", {"d": 1.5}, 1.5),
-        ("round(i, -1)", {"i": 25}, 30),
-        ("round(f, 2)", {"f": 2.675}, 2.680000066757202),
-        ("round(m, 1)", {"m": Decimal("2.25")}, Decimal("2.30")),
-        ("CAST(d AS DECIMAL(10, 2))", {"d": 1.005}, Decimal("1.01")),
-        ("CAST(d AS DECIMAL(10, 2))", {"d": 0.125}, Decimal("0.13")),
-        ("CAST(d AS DECIMAL(10, 0))", {"d": -2.5}, Decimal(-3)),
-        ("CAST(m AS DECIMAL(10, 1))", {"m": Decimal("1.25")}, Decimal("1.3")),
-        ("CAST(m AS INT)", {"m": Decimal("-1.50")}, -1),
-        ("CAST(d AS INT)", {"d": -1.9}, -1),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("sql", "row", "expected"), ROUNDED)
 def test_rounding_goes_by_the_number_as_it_is_printed(sql: str, row: dict[str, Any], expected: Any) -> None:
     assert value(sql, **row) == expected
 
@@ -134,27 +69,7 @@ def test_a_logarithm_of_no_positive_number_is_null(function: str) -> None:
     assert [value(f"{function}(d)", d=number) for number in (0.0, -1.0, None, 1.0)] == [None, None, None, 0.0]
 
 
-@pytest.mark.parametrize(
-    ("sql", "row", "expected"),
-    [
-        ("CASE WHEN i <> 0 THEN b / i ELSE 0 END", {"b": 1, "i": 0}, 0.0),
-        ("CASE WHEN i <> 0 THEN b / i ELSE 0 END", {"b": 1, "i": 2}, 0.5),
-        ("CASE WHEN i = 0 THEN 0 ELSE 7 DIV i END", {"i": 0}, 0),
-        ("CASE i WHEN 0 THEN -1 WHEN 1 DIV i THEN 5 ELSE 10 % i END", {"i": 0}, -1),
-        ("IF(i = 0, NULL, b / i)", {"b": 1, "i": 0}, None),
-        ("IF(i = 0, NULL, m / i)", {"m": Decimal("1.00"), "i": 0}, None),
-        ("i <> 0 AND b / i > 2", {"b": 1, "i": 0}, False),
-        ("i = 0 OR b % i = 0", {"b": 1, "i": 0}, True),
-        ("coalesce(b, 1 DIV i)", {"b": 1, "i": 0}, 1),
-        ("coalesce(b, 6 DIV i)", {"i": 3}, 2),
-        ("CASE WHEN s RLIKE '^[0-9]+$' THEN CAST(s AS INT) END", {"s": "tea"}, None),
-        ("CASE WHEN s RLIKE '^[0-9]+$' THEN CAST(s AS INT) + 1 END", {"s": "41"}, 42),
-        ("IF(b < 100, b * b, b)", {"b": 2**40}, 2**40),
-        ("IF(i > -5, -i, abs(y))", {"i": 1, "y": -128}, -1),
-        ("IF(ok, IF(i = 0, 0, 1 DIV i), 1 DIV i)", {"ok": True, "i": 0}, 0),
-        ("IF(ok, i = 0 OR 1 DIV i > 0, ok)", {"ok": True, "i": 0}, True),
-    ],
-)
+@pytest.mark.parametrize(("sql", "row", "expected"), NOT_LOOKED_AT)
 def test_what_is_not_looked_at_does_not_fail(sql: str, row: dict[str, Any], expected: Any) -> None:
     """Arrow computes every branch for every row."""
     assert value(sql, **row) == expected

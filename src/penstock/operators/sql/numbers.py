@@ -119,7 +119,7 @@ def _in_decimal(value: Value, kind: pa.DataType) -> pc.Expression:
 
 def rounded(made: pc.Expression, kind: pa.DataType, places: int) -> pc.Expression:
     """Rounded half up. Of a double, the number with the fewest digits that stands for it is rounded, as it is printed:
-    1.005 becomes 1.01, although its bits are a little less."""
+    1.005 becomes 1.01, although its bits are a little less. Of a float, its bits count: 2.675 becomes 2.67."""
     if not pt.is_floating(kind):
         return pc.round(made, places, "half_towards_infinity")
     places = max(-_PLACES_MAX, min(_PLACES_MAX, places))
@@ -129,7 +129,7 @@ def rounded(made: pc.Expression, kind: pa.DataType, places: int) -> pc.Expressio
     below = pc.floor(units)
     middle = _in_units(below + pc.scalar(0.5), power, places)
     size = pc.abs(made)
-    up = size >= middle.cast(kind, safe=False)
+    up = double >= middle
     nearest = _in_units(pc.if_else(up, below + pc.scalar(1.0), below), power, places)
     signed = pc.if_else(made < pc.scalar(pa.scalar(0.0, kind)), pc.negate(nearest), nearest)
     # A long number that has no more digits stays as it is: a product of 16 digits may be one off.
