@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
+from urllib.parse import quote, unquote
 
 import msgspec
 
@@ -14,6 +15,22 @@ from penstock.sinks.parquet.files import TableFolder
 
 KEPT_MAX = 256
 """Entries that are remembered; a commit asks for the newest few."""
+_PLAIN = "!$&'()+,/:;=@"
+"""Signs that deltalake does not encode in paths, beside letters and digits."""
+
+
+def file_name(path: str) -> str:
+    """What a file is called below the table's folder; `path` is as the log spells it, encoded like a URL."""
+    return unquote(path)
+
+
+def can_take_out(path: str) -> bool:
+    """Whether an entry that takes this file out spells its path as the log does: deltalake encodes it by itself.
+
+    >>> can_take_out("day=%25C3%25A4/a.parquet"), can_take_out("day=ä/a.parquet")
+    (True, False)
+    """
+    return quote(file_name(path), safe=_PLAIN) == path
 
 
 class _Line(msgspec.Struct):
