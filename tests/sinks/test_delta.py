@@ -312,6 +312,18 @@ def test_a_query_does_not_go_on_over_a_restore_and_goes_on_from_the_checkpoint_t
     assert restored.commits(None, 1).commits[-1].checkpoint == 2
 
 
+def test_a_restore_of_a_time_before_our_first_commit_is_seen(tmp_path: Path) -> None:
+    sink = Delta(str(tmp_path / "t"))
+    filled(sink, rows([1]))
+    running = sink.open_committer("user")
+    DeltaTable(sink.uri).restore(0)
+    with pytest.raises(TablePositionMismatch, match="rolled the table back"):
+        commit(running, 2, write(sink, 2, rows([2])))
+    history = sink.open_committer("user").commits(1, 1)
+    assert (history.commits, history.remembered) == ((), Remembered.LOST)
+    assert not ids_in(sink)
+
+
 def test_a_restore_that_keeps_our_commits_is_no_reason_to_stop(tmp_path: Path) -> None:
     sink = Delta(str(tmp_path / "t"))
     filled(sink, rows([1]))

@@ -53,11 +53,19 @@ class DeltaCommitter(LakeCommitter[AddedFile]):
         return int(self._table.version())
 
     def _newest(self) -> int | None:
-        """The transaction tells, unless somebody restored an older version since: the log keeps the transaction."""
+        """The transaction tells, unless somebody restored an older version since: the log keeps the transaction.
+
+        Where none of our commits is left in the log, they were taken away if one of them is among what was, else they
+        were cleaned up.
+        """
         claimed = self._table.transaction_version(self._user)
         if claimed is None:
             return None
-        return next((int(receipt.checkpoint) for receipt in self._ours()), int(claimed))
+        found = next(self._ours(), None)
+        if found is not None:
+            return int(found.checkpoint)
+        lost = any(info.get(USER) == self._user for info in self._log.undone(self._latest()))
+        return None if lost else int(claimed)
 
     def _ours(self) -> Iterator[CommitReceipt]:
         """Our commits that the table is made of, newest first, as far as the log goes back."""

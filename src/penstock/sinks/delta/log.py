@@ -61,14 +61,26 @@ class DeltaLog:
 
         A ``RESTORE`` makes the table what it was at an older version: the entries between are not part of it.
         """
+        for version, info, _ in self._walk(newest):
+            yield version, info
+
+    def undone(self, newest: int) -> Iterator[Mapping[str, Any]]:
+        """The entries that a ``RESTORE`` took away, newest first, as far as the log goes back."""
+        for version, _, below in self._walk(newest):
+            for gone in range(version - 1, below, -1):
+                yield self.entry(gone) or {}
+
+    def _walk(self, newest: int) -> Iterator[tuple[int, Mapping[str, Any], int]]:
+        """Version and content of the entries that count, each with the version that it was made of."""
         version = newest
         while version >= 0:
             info = self.entry(version)
             if info is None:
                 return
-            yield version, info
             target = self._restored(version, info)
-            version = version - 1 if target is None else min(target, version - 1)
+            below = version - 1 if target is None else min(target, version - 1)
+            yield version, info, below
+            version = below
 
     def _restored(self, version: int, info: Mapping[str, Any]) -> int | None:
         """Which version an entry restored, named by its number or by a time."""
