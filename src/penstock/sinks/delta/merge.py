@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
 
 from penstock.errors import TableRefused
 from penstock.sinks.delta.log import can_take_out, file_name
-from penstock.sinks.delta.writer import AddedFile, added
+from penstock.sinks.delta.writer import AddedFile, added, later
 from penstock.sinks.lake.merge import ListedFile, MergeTable
 from penstock.sinks.parquet.files import ParquetFiles, TableFolder
 from penstock.sinks.parquet.partitions import Partition, as_text, folder_of
@@ -106,7 +106,7 @@ def _column(actions: pa.Table, name: str) -> list[Any]:
 
 def _rounded_up(high: Any) -> Any:
     """The log has times in milliseconds, cut off."""
-    return high + timedelta(milliseconds=1) if isinstance(high, datetime) else high
+    return later(high) if isinstance(high, datetime) else high
 
 
 def refuse_deletion_vectors(table: Any) -> None:
