@@ -357,3 +357,35 @@ def test_orphans_are_removed_once_they_are_old_and_nobody_waits_for_them(tmp_pat
     assert committer.missing_files(lost)
     commit(committer, 2, waiting)
     assert sorted(read(sink)["id"].to_pylist()) == [1, 2]
+
+
+def found(sink: Iceberg, condition: str) -> list[int]:
+    return sorted(open_table(sink.catalog, sink.table).scan(row_filter=condition).to_arrow()["id"].to_pylist())
+
+
+def test_a_row_group_without_bounds_leaves_the_file_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Parquet keeps no bounds of long texts, and those of other row groups are not those of the file."""
+    monkeypatch.setattr("penstock.sinks.parquet.files.BUFFER_BYTES_MAX", 1)
+    sink = iceberg(tmp_path)
+    texts = [["a", None], ["z" * 5000, "b"], [None, None]]
+    numbers = [[1.0, 2.0], [None, 3.0], [float("nan"), None]]
+    batches = [
+        pa.record_batch({"id": pa.array([2 * n, 2 * n + 1], pa.int64()), "word": word, "x": x})
+        for n, (word, x) in enumerate(zip(texts, numbers, strict=True))
+    ]
+    sink.check(batches[0].schema)
+    commit(sink.open_committer("user"), 1, write(sink, 1, *batches))
+    assert found(sink, "word > 'c'") == [2]
+    assert found(sink, "word is null") == [1, 4, 5]
+    assert found(sink, "x > 1.5") == [1, 3]
+    files = [task.file for task in open_table(sink.catalog, sink.table).scan().plan_files()]
+    assert [(file.record_count, set(file.upper_bounds)) for file in files] == [(4, {1, 3}), (2, {1})]
+    assert not caplog.messages
+
+
+def test_a_text_without_a_next_one_has_no_bounds(tmp_path: Path) -> None:
+    sink = iceberg(tmp_path)
+    filled(sink, pa.record_batch({"id": pa.array([1, 2], pa.int64()), "word": ["\ud7ff" * 20, "a"]}))
+    assert found(sink, "word > 'b'") == [1]
