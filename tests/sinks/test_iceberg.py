@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog import load_catalog
+from pyiceberg.transforms import MonthTransform
 
 from penstock.errors import ConfigError, Fenced, TableMismatch, TablePositionMismatch, TableRefused
 from penstock.protocol.ids import CheckpointId, Generation
@@ -389,3 +390,47 @@ def test_a_text_without_a_next_one_has_no_bounds(tmp_path: Path) -> None:
     sink = iceberg(tmp_path)
     filled(sink, pa.record_batch({"id": pa.array([1, 2], pa.int64()), "word": ["\ud7ff" * 20, "a"]}))
     assert found(sink, "word > 'b'") == [1]
+
+
+@pytest.mark.parametrize("key", [(), ("id", "day")], ids=["append", "keyed"])
+def test_files_that_wait_while_a_table_gets_other_partitions_keep_theirs(tmp_path: Path, key: Sequence[str]) -> None:
+    def batch(ids: Sequence[int]) -> pa.RecordBatch:
+        days = pa.array([date(2026, 1 + n, 2) for n in ids], pa.date32())
+        return pa.record_batch({"id": pa.array(ids, pa.int64()), "day": days})
+
+    sink = iceberg(tmp_path, partition_by=["day(day)"], primary_key=key)
+    sink.check(batch([1]).schema)
+    running = sink.taken_over(CheckpointId(1), ())
+    committer = sink.open_committer("user")
+    commit(committer, 1, write(running, 1, batch([1, 5])))
+    waiting = write(running, 2, batch([0, 2]))
+    with open_table(sink.catalog, sink.table).update_spec() as spec:
+        spec.remove_field("day_day")
+        spec.add_field("day", MonthTransform(), "day_month")
+    newer, committer = write(sink, 3, batch([3])), sink.open_committer("user")
+    receipt = commit(committer, 3, [*waiting, *newer])
+    assert (receipt.checkpoint, receipt.rows) == (3, 3)
+    assert [one.checkpoint for one in committer.commits(None, 9).commits] == [1, 3]
+    assert found(sink, "id >= 0") == [0, 1, 2, 3, 5]
+    for n in range(6):
+        condition = f"day >= '2026-0{n + 1}-01' and day < '2026-0{n + 2}-01'"
+        assert found(sink, condition) == [n] * (n != 4)
+
+
+def test_rows_are_replaced_in_files_of_older_partitions(tmp_path: Path) -> None:
+    def batch(ids: Sequence[int], word: str) -> pa.RecordBatch:
+        odd = pa.array([n % 2 for n in ids], pa.int64())
+        return pa.record_batch({"id": pa.array(ids, pa.int64()), "odd": odd, "word": [word] * len(ids)})
+
+    sink = iceberg(tmp_path, primary_key=["id", "odd"])
+    filled(sink, batch(range(6), "first"))
+    with open_table(sink.catalog, sink.table).update_spec() as spec:
+        spec.add_identity("odd")
+    committer = sink.open_committer("user")
+    commit(committer, 2, write(sink, 2, batch([0, 1], "second")))
+    commit(committer, 3, write(sink, 3, batch([2], "third")))
+    words = ["second", "second", "third", "first", "first", "first"]
+    assert read(sink).sort_by("id").to_pylist() == [
+        {"id": n, "odd": n % 2, "word": word} for n, word in enumerate(words)
+    ]
+    assert [found(sink, f"odd = {n}") for n in range(2)] == [[0, 2, 4], [1, 3, 5]]

@@ -91,18 +91,19 @@ def as_data_file(entry: ManifestEntry, root: str, spec: PartitionSpec, schema: S
         None if data is None else from_bytes(kind, data) for kind, data in zip(types, entry.partition, strict=True)
     ]
     statistics = {name: getattr(entry, name) for name in _STATISTICS}
-    return DataFile.from_args(
+    made = DataFile.from_args(
         content=DataFileContent.DATA,
         file_path=f"{root}/{entry.path}",
         file_format=FileFormat.PARQUET,
         partition=Record(*values),
         file_size_in_bytes=entry.size,
         sort_order_id=None,
-        spec_id=spec.spec_id,
         equality_ids=None,
         key_metadata=None,
         **statistics,
     )
+    made.spec_id = spec.spec_id
+    return made
 
 
 class IcebergFiles:
