@@ -249,6 +249,13 @@ def test_a_table_that_does_not_fit_is_refused(tmp_path: Path) -> None:
         Delta(str(tmp_path / "u"), partition_by=["x"]).check(pa.schema([("x", pa.float64()), ("y", pa.int64())]))
 
 
+@pytest.mark.parametrize("kind", [pa.uint32(), pa.list_(pa.uint8()), pa.map_(pa.string(), pa.uint64())], ids=str)
+def test_unsigned_integers_are_refused(tmp_path: Path, kind: pa.DataType) -> None:
+    """A value beyond the signed ones could be written, and nobody could read it."""
+    with pytest.raises(TableRefused, match="no unsigned integers"):
+        Delta(str(tmp_path / "t")).check(pa.schema([("id", pa.int64()), ("x", kind)]))
+
+
 def test_a_table_that_wants_more_of_writers_is_refused(tmp_path: Path) -> None:
     sink = Delta(str(tmp_path / "t"))
     sink.check(SCHEMA)
