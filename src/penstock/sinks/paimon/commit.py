@@ -230,7 +230,8 @@ class PaimonCommitter:
         pypaimon copies the watermark of the snapshot before; ours takes part in it and never sets it back.
         """
         if self._watermark is not None:
-            snapshot.watermark = max(self._watermark, snapshot.watermark or self._watermark)
+            before = snapshot.watermark
+            snapshot.watermark = self._watermark if before is None else max(self._watermark, before)
         try:
             if self._root is None:
                 self._fence(snapshot)
