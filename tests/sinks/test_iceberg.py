@@ -112,6 +112,7 @@ def test_values_of_every_type_come_back(tmp_path: Path) -> None:
         "hour(moment)",
         "bucket(3, id)",
         "truncate(3, word)",
+        "truncate(1, raw)",
     ],
 )
 def test_rows_of_every_transform_come_back_and_files_are_pruned_by_it(tmp_path: Path, transform: str) -> None:
@@ -120,6 +121,7 @@ def test_rows_of_every_transform_come_back_and_files_are_pruned_by_it(tmp_path: 
         {
             "id": pa.array(range(5), pa.int64()),
             "word": ["a/b", "x y", "ä%41ö", "", None],
+            "raw": [b"ab", b"\xff\xff", b"a", b"", None],
             "day": pa.array([moment.date() for moment in moments] + [None], pa.date32()),
             "moment": pa.array([*moments, None], pa.timestamp("us", "UTC")),
         }

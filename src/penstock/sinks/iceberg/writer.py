@@ -139,6 +139,8 @@ class IcebergFiles:
             source = self.schema.find_field(part.source_id)
             column = rows.column(source.name)
             if not isinstance(part.transform, IdentityTransform):
+                if pa.types.is_large_binary(column.type):  # the library cuts small ones only
+                    column = column.cast(pa.binary())
                 column = part.transform.pyarrow_transform(source.field_type)(column)
             column = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
             found[f"partition {number}"] = column
