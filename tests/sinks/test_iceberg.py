@@ -436,3 +436,13 @@ def test_rows_are_replaced_in_files_of_older_partitions(tmp_path: Path) -> None:
         {"id": n, "odd": n % 2, "word": word} for n, word in enumerate(words)
     ]
     assert [found(sink, f"odd = {n}") for n in range(2)] == [[0, 2, 4], [1, 3, 5]]
+
+
+def test_a_file_that_waits_while_a_column_is_renamed_keeps_its_values(tmp_path: Path) -> None:
+    sink = iceberg(tmp_path, primary_key=["id"])
+    sink.check(SCHEMA)
+    waiting = [*write(sink, 1, rows([1, 2])), *write(sink, 2, rows([1]))]
+    with open_table(sink.catalog, sink.table).update_schema() as schema:
+        schema.rename_column("word", "text")
+    commit(sink.open_committer("user"), 2, waiting)
+    assert read(sink).sort_by("id").to_pylist() == [{"id": 1, "text": "word 1"}, {"id": 2, "text": "word 2"}]

@@ -10,13 +10,12 @@ from pyiceberg.conversions import from_bytes
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.io.pyarrow import ArrowScan
 from pyiceberg.manifest import DataFile
+from pyiceberg.table import FileScanTask
 
 from penstock.sinks.iceberg.layout import TableLayout
 from penstock.sinks.iceberg.writer import IcebergFiles, ManifestEntry, as_data_file, plain
 from penstock.sinks.lake.merge import ListedFile, MergeTable
-from penstock.sinks.parquet.files import TableFolder
 from penstock.sinks.parquet.partitions import Partition
-from penstock.sinks.parquet.reading import read_parquet
 
 
 class SnapshotReader:
@@ -45,12 +44,11 @@ class IcebergMergeTable(MergeTable[ManifestEntry]):
         self,
         table: Any,
         layout: TableLayout,
-        folder: TableFolder,
         primary_key: Sequence[str],
         target_bytes: int,
         written: Sequence[ManifestEntry],
     ) -> None:
-        self._table, self._layout, self._folder = table, layout, folder
+        self._table, self._layout = table, layout
         self._format = IcebergFiles(layout, lambda _: None, target_bytes)
         self._columns = self._format.columns
         self.key = pa.schema([self._columns.field(name) for name in primary_key])
@@ -84,9 +82,9 @@ class IcebergMergeTable(MergeTable[ManifestEntry]):
         return self._reader.read(self._tasks[file.path], columns)
 
     def read_written(self, file: ManifestEntry, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
-        """A file of a stream that lacks columns of the table holds nulls there."""
-        wanted = self._columns if columns is None else pa.schema([self._columns.field(name) for name in columns])
-        return read_parquet(self._folder, file.path, wanted)
+        """Columns are found by their ids: one may have been renamed since, or added."""
+        entry = as_data_file(file, self._layout.data, self._table.specs()[file.spec], self._format.schema)
+        return self._reader.read(FileScanTask(entry), columns)
 
     def add(self, partition: Partition, rows: pa.RecordBatch) -> None:
         if self._one_place:
