@@ -13,10 +13,11 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import CommitProperties, DeltaTable, write_deltalake
+from deltalake import CommitProperties, DeltaTable, QueryBuilder, write_deltalake
 
 import penstock as pen
 from penstock.errors import Fenced, TableMismatch, TablePositionMismatch, TableRefused
@@ -248,6 +249,13 @@ def test_a_table_that_does_not_fit_is_refused(tmp_path: Path) -> None:
         Delta(str(tmp_path / "u"), partition_by=["x"]).check(pa.schema([("x", pa.float64()), ("y", pa.int64())]))
 
 
+@pytest.mark.parametrize("kind", [pa.uint32(), pa.list_(pa.uint8()), pa.map_(pa.string(), pa.uint64())], ids=str)
+def test_unsigned_integers_are_refused(tmp_path: Path, kind: pa.DataType) -> None:
+    """A value beyond the signed ones could be written, and nobody could read it."""
+    with pytest.raises(TableRefused, match="no unsigned integers"):
+        Delta(str(tmp_path / "t")).check(pa.schema([("id", pa.int64()), ("x", kind)]))
+
+
 def test_a_table_that_wants_more_of_writers_is_refused(tmp_path: Path) -> None:
     sink = Delta(str(tmp_path / "t"))
     sink.check(SCHEMA)
@@ -312,6 +320,18 @@ def test_a_query_does_not_go_on_over_a_restore_and_goes_on_from_the_checkpoint_t
     assert restored.commits(None, 1).commits[-1].checkpoint == 2
 
 
+def test_a_restore_of_a_time_before_our_first_commit_is_seen(tmp_path: Path) -> None:
+    sink = Delta(str(tmp_path / "t"))
+    filled(sink, rows([1]))
+    running = sink.open_committer("user")
+    DeltaTable(sink.uri).restore(0)
+    with pytest.raises(TablePositionMismatch, match="rolled the table back"):
+        commit(running, 2, write(sink, 2, rows([2])))
+    history = sink.open_committer("user").commits(1, 1)
+    assert (history.commits, history.remembered) == ((), Remembered.LOST)
+    assert not ids_in(sink)
+
+
 def test_a_restore_that_keeps_our_commits_is_no_reason_to_stop(tmp_path: Path) -> None:
     sink = Delta(str(tmp_path / "t"))
     filled(sink, rows([1]))
@@ -333,3 +353,49 @@ def test_rows_of_a_file_are_sorted_so_that_readers_skip_row_groups(tmp_path: Pat
     assert footer.num_row_groups == 3
     assert all(one.max < other.min for one, other in itertools.pairwise(bounds))
     assert footer.row_group(0).column(0).has_column_index
+
+
+def found_by_other_engines(sink: Delta, condition: str) -> list[list[int]]:
+    """The ids of matching rows, as engines see them that skip files and row groups."""
+    table = DeltaTable(sink.uri)
+    query = QueryBuilder().register("t", table).execute(f"select id from t where {condition} order by id")
+    files = [file.removeprefix("file://") for file in table.file_uris()]
+    duck = duckdb.execute(f"select id from read_parquet({files}) where {condition} order by id").fetchall()
+    return [pa.table(query)["id"].to_pylist(), [row[0] for row in duck]]
+
+
+def test_no_row_is_skipped_because_of_nan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Engines take NaN for the largest number, and Arrow leaves it out of statistics, also of fields of structs."""
+    monkeypatch.setattr("penstock.sinks.parquet.files.BUFFER_BYTES_MAX", 1)
+    sink = Delta(str(tmp_path / "t"))
+    nan, kind = float("nan"), pa.struct([("x", pa.float64())])
+    columns = [[1.0, 3.0], [1.0, nan], [2.0, 4.0]], [[{"x": 1.0}, None], [None, None], [{"x": nan}, {"x": 2.0}]]
+    batches = [
+        pa.record_batch({"id": [2 * n, 2 * n + 1], "x": x, "s": pa.array(s, kind)})
+        for n, (x, s) in enumerate(zip(*columns, strict=True))
+    ]
+    sink.check(batches[0].schema)
+    commit(sink.open_committer("user"), 1, write(sink, 1, *batches))
+    assert found_by_other_engines(sink, "x > 5") == [[3]] * 2
+    assert found_by_other_engines(sink, "s['x'] > 5") == [[4]] * 2
+    assert found_by_other_engines(sink, "x >= 3 and x < 5") == [[1, 5]] * 2
+    assert sum(pa.table(DeltaTable(sink.uri).get_add_actions())["num_records"].to_pylist()) == 6
+
+
+@pytest.mark.parametrize(
+    ("values", "condition", "wanted"),
+    [
+        (pa.array([0.0, -0.0]), "x <= -0.0", [0, 1]),
+        (pa.array(["a", "b" * 32 + "\U0010ffffx"]), "x > 'b'", [1]),
+        (pa.array([1, 253402300799999999], pa.timestamp("us")), "x > '2200-01-01'", [1]),
+        (pa.array([1, 2932897], pa.int32()).cast(pa.date32()), "x > '9999-12-30'", [1]),
+    ],
+    ids=["zeros", "the largest sign", "the end of time", "behind the year 9999"],
+)
+def test_bounds_cover_values_at_the_edge(tmp_path: Path, values: pa.Array, condition: str, wanted: list[int]) -> None:
+    sink = Delta(str(tmp_path / "t"), primary_key=["id"])
+    batch = pa.record_batch({"id": [0, 1], "x": values})
+    sink.check(batch.schema)
+    commit(sink.open_committer("user"), 1, write(sink, 1, batch))
+    found = found_by_other_engines(sink, condition)
+    assert all(set(wanted) >= set(ids) >= {wanted[-1]} for ids in found)

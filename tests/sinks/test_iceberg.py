@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog import load_catalog
+from pyiceberg.transforms import MonthTransform
 
 from penstock.errors import ConfigError, Fenced, TableMismatch, TablePositionMismatch, TableRefused
 from penstock.protocol.ids import CheckpointId, Generation
@@ -111,6 +112,7 @@ def test_values_of_every_type_come_back(tmp_path: Path) -> None:
         "hour(moment)",
         "bucket(3, id)",
         "truncate(3, word)",
+        "truncate(1, raw)",
     ],
 )
 def test_rows_of_every_transform_come_back_and_files_are_pruned_by_it(tmp_path: Path, transform: str) -> None:
@@ -119,6 +121,7 @@ def test_rows_of_every_transform_come_back_and_files_are_pruned_by_it(tmp_path: 
         {
             "id": pa.array(range(5), pa.int64()),
             "word": ["a/b", "x y", "ä%41ö", "", None],
+            "raw": [b"ab", b"\xff\xff", b"a", b"", None],
             "day": pa.array([moment.date() for moment in moments] + [None], pa.date32()),
             "moment": pa.array([*moments, None], pa.timestamp("us", "UTC")),
         }
@@ -357,3 +360,89 @@ def test_orphans_are_removed_once_they_are_old_and_nobody_waits_for_them(tmp_pat
     assert committer.missing_files(lost)
     commit(committer, 2, waiting)
     assert sorted(read(sink)["id"].to_pylist()) == [1, 2]
+
+
+def found(sink: Iceberg, condition: str) -> list[int]:
+    return sorted(open_table(sink.catalog, sink.table).scan(row_filter=condition).to_arrow()["id"].to_pylist())
+
+
+def test_a_row_group_without_bounds_leaves_the_file_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Parquet keeps no bounds of long texts, and those of other row groups are not those of the file."""
+    monkeypatch.setattr("penstock.sinks.parquet.files.BUFFER_BYTES_MAX", 1)
+    sink = iceberg(tmp_path)
+    texts = [["a", None], ["z" * 5000, "b"], [None, None]]
+    numbers = [[1.0, 2.0], [None, 3.0], [float("nan"), None]]
+    batches = [
+        pa.record_batch({"id": pa.array([2 * n, 2 * n + 1], pa.int64()), "word": word, "x": x})
+        for n, (word, x) in enumerate(zip(texts, numbers, strict=True))
+    ]
+    sink.check(batches[0].schema)
+    commit(sink.open_committer("user"), 1, write(sink, 1, *batches))
+    assert found(sink, "word > 'c'") == [2]
+    assert found(sink, "word is null") == [1, 4, 5]
+    assert found(sink, "x > 1.5") == [1, 3]
+    files = [task.file for task in open_table(sink.catalog, sink.table).scan().plan_files()]
+    assert [(file.record_count, set(file.upper_bounds)) for file in files] == [(4, {1, 3}), (2, {1})]
+    assert not caplog.messages
+
+
+def test_a_text_without_a_next_one_has_no_bounds(tmp_path: Path) -> None:
+    sink = iceberg(tmp_path)
+    filled(sink, pa.record_batch({"id": pa.array([1, 2], pa.int64()), "word": ["\ud7ff" * 20, "a"]}))
+    assert found(sink, "word > 'b'") == [1]
+
+
+@pytest.mark.parametrize("key", [(), ("id", "day")], ids=["append", "keyed"])
+def test_files_that_wait_while_a_table_gets_other_partitions_keep_theirs(tmp_path: Path, key: Sequence[str]) -> None:
+    def batch(ids: Sequence[int]) -> pa.RecordBatch:
+        days = pa.array([date(2026, 1 + n, 2) for n in ids], pa.date32())
+        return pa.record_batch({"id": pa.array(ids, pa.int64()), "day": days})
+
+    sink = iceberg(tmp_path, partition_by=["day(day)"], primary_key=key)
+    sink.check(batch([1]).schema)
+    running = sink.taken_over(CheckpointId(1), ())
+    committer = sink.open_committer("user")
+    commit(committer, 1, write(running, 1, batch([1, 5])))
+    waiting = write(running, 2, batch([0, 2]))
+    with open_table(sink.catalog, sink.table).update_spec() as spec:
+        spec.remove_field("day_day")
+        spec.add_field("day", MonthTransform(), "day_month")
+    newer, committer = write(sink, 3, batch([3])), sink.open_committer("user")
+    receipt = commit(committer, 3, [*waiting, *newer])
+    assert (receipt.checkpoint, receipt.rows) == (3, 3)
+    assert [one.checkpoint for one in committer.commits(None, 9).commits] == [1, 3]
+    assert found(sink, "id >= 0") == [0, 1, 2, 3, 5]
+    for n in range(6):
+        condition = f"day >= '2026-0{n + 1}-01' and day < '2026-0{n + 2}-01'"
+        assert found(sink, condition) == [n] * (n != 4)
+
+
+def test_rows_are_replaced_in_files_of_older_partitions(tmp_path: Path) -> None:
+    def batch(ids: Sequence[int], word: str) -> pa.RecordBatch:
+        odd = pa.array([n % 2 for n in ids], pa.int64())
+        return pa.record_batch({"id": pa.array(ids, pa.int64()), "odd": odd, "word": [word] * len(ids)})
+
+    sink = iceberg(tmp_path, primary_key=["id", "odd"])
+    filled(sink, batch(range(6), "first"))
+    with open_table(sink.catalog, sink.table).update_spec() as spec:
+        spec.add_identity("odd")
+    committer = sink.open_committer("user")
+    commit(committer, 2, write(sink, 2, batch([0, 1], "second")))
+    commit(committer, 3, write(sink, 3, batch([2], "third")))
+    words = ["second", "second", "third", "first", "first", "first"]
+    assert read(sink).sort_by("id").to_pylist() == [
+        {"id": n, "odd": n % 2, "word": word} for n, word in enumerate(words)
+    ]
+    assert [found(sink, f"odd = {n}") for n in range(2)] == [[0, 2, 4], [1, 3, 5]]
+
+
+def test_a_file_that_waits_while_a_column_is_renamed_keeps_its_values(tmp_path: Path) -> None:
+    sink = iceberg(tmp_path, primary_key=["id"])
+    sink.check(SCHEMA)
+    waiting = [*write(sink, 1, rows([1, 2])), *write(sink, 2, rows([1]))]
+    with open_table(sink.catalog, sink.table).update_schema() as schema:
+        schema.rename_column("word", "text")
+    commit(sink.open_committer("user"), 2, waiting)
+    assert read(sink).sort_by("id").to_pylist() == [{"id": 1, "text": "word 1"}, {"id": 2, "text": "word 2"}]

@@ -247,3 +247,29 @@ def test_a_delta_table_that_forbids_changes_is_refused(tmp_path: Path) -> None:
         sink = Delta(str(tmp_path / f"t{number}"), primary_key=["id"], configuration={option: "true"})
         with pytest.raises(TableRefused):
             sink.check(pa.schema([("id", pa.int64()), ("n", pa.int64())]))
+
+
+def test_rows_of_partitions_with_odd_names_are_replaced_and_their_files_stay(tmp_path: Path) -> None:
+    """The log spells paths like URLs; an entry that takes a file out has to spell it in the same way."""
+    sink = Delta(str(tmp_path / "t"), primary_key=["day", "user"], partition_by=["day"])
+    days = ["a/b", "x y", "ä%41", "a=b", "%2F", "é[*]"]
+    batches = [pa.record_batch({"day": days, "user": [1] * len(days), "total": [n] * len(days)}) for n in range(3)]
+    sink.check(batches[0].schema)
+    committer = sink.open_committer("user")
+    for checkpoint, batch in enumerate(batches, 1):
+        commit(committer, checkpoint, written(sink, checkpoint, batch))
+    assert sorted(read(sink).to_pylist(), key=str) == sorted(batches[-1].to_pylist(), key=str)
+    committer.remove([str(path.relative_to(sink.uri)) for path in Path(sink.uri).rglob("*-3-*.parquet")])
+    assert read(sink).num_rows == len(days), "a file that the table lists is never removed"
+
+
+def test_a_path_that_cannot_be_taken_out_again_is_refused(tmp_path: Path) -> None:
+    sink = Delta(str(tmp_path / "t"), primary_key=["day", "user"], partition_by=["day"])
+    batch = pa.record_batch({"day": ["ä"], "user": [1]})
+    sink.check(batch.schema)
+    commit(sink.open_committer("user"), 1, written(sink, 1, batch))
+    entry = tmp_path / "t" / "_delta_log" / f"{1:020}.json"
+    entry.write_text(entry.read_text().replace("day=%25C3%25A4", "day=ä"))
+    (tmp_path / "t" / "day=%C3%A4").rename(tmp_path / "t" / "day=ä")
+    with pytest.raises(TableRefused, match="spells signs in paths differently"):
+        commit(sink.open_committer("user"), 2, written(sink, 2, batch))

@@ -57,6 +57,13 @@ def test_the_watermark_is_the_snapshots_own_and_never_goes_back(sink: Paimon) ->
     assert [receipt.watermark for receipt in ours.commits(None, 9).commits] == [50, 50, 70, 90]
 
 
+def test_a_watermark_before_1970_does_not_set_back_that_of_1970(sink: Paimon) -> None:
+    ours, others = sink.open_committer("me"), sink.open_committer("other")
+    commit(others, 1, epoch(sink, 1), watermark=0)
+    commit(ours, 2, epoch(sink, 2), watermark=-5)
+    assert [snapshot(sink, number).watermark for number in (1, 2)] == [0, 0]
+
+
 def test_all_commits_of_ours_are_told_with_their_snapshots(sink: Paimon) -> None:
     """C12."""
     ours, others = sink.open_committer("me"), sink.open_committer("other")

@@ -360,3 +360,32 @@ def test_a_large_merge_is_given_to_tasks_that_know_nothing_but_bytes(
     newest = 0 if engine == "first-row" else 11
     assert max(tasks) == 4, "one for each bucket of each partition"
     assert table.rows() == sorted((day, *row) for day in ("mon", "tue") for row in numbered(range(40), newest))
+
+
+NESTED = {"a": 1, "b": 2}
+
+
+@pytest.mark.parametrize(
+    "alter",
+    [
+        [SchemaChange.rename_column(["s", "a"], "z")],
+        [SchemaChange.rename_column(["s", "a"], "c"), SchemaChange.rename_column(["s", "b"], "a")],
+        [SchemaChange.drop_column(["s", "a"]), SchemaChange.add_column(["s", "a"], AtomicType("BIGINT"))],
+        [SchemaChange.add_column(["s", "new"], AtomicType("STRING"))],
+        [SchemaChange.update_column_type(["s", "b"], AtomicType("STRING"))],
+        [SchemaChange.rename_column(["l", "element", "a"], "z")],
+        [SchemaChange.rename_column(["m", "value", "b"], "z")],
+    ],
+    ids=["rename", "rename in turn", "drop and add", "add", "type", "in a list", "in a map"],
+)
+def test_fields_of_structs_that_were_altered_keep_their_values(tmp_path: Path, alter: list[SchemaChange]) -> None:
+    struct = pa.struct([("a", pa.int64()), ("b", pa.int64())])
+    kinds = [("id", pa.int64()), ("s", struct), ("l", pa.list_(struct)), ("m", pa.map_(pa.string(), struct))]
+    table = Table(tmp_path, pa.schema(kinds))
+    table.commit((1, NESTED, [NESTED, None], [("k", NESTED)]), (2, None, None, None))
+    table.commit((3, {"a": 5, "b": None}, [], []), (4, NESTED, [NESTED], [("k", None), ("l", NESTED)]))
+    CatalogFactory.create({"warehouse": table.sink.warehouse}).alter_table(table.sink.table, alter)
+    before = table.rows()
+    table.merge()
+    assert table.levels() == [5]
+    assert table.rows() == before

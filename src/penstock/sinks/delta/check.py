@@ -63,6 +63,14 @@ def check_table(sink: Delta, schema: pa.Schema) -> None:
 
 def stream_fields(schema: pa.Schema, where: str) -> dict[str, Field]:
     """The stream's columns as Delta names their types. Raises: `TableRefused` for a type that Delta does not have."""
+    for field in schema:
+        if _has_unsigned(field.type):
+            raise TableRefused(
+                f"{where}: column {field.name!r} is {field.type}",
+                cause="Delta Lake has no unsigned integers: engines could not read the column, or its larger values",
+                next_step="cast the column to a wider signed integer before the sink",
+                column=field.name,
+            )
     try:
         return {field.name: field for field in DeltaSchema.from_arrow(schema).fields}
     except Exception as error:
@@ -71,6 +79,12 @@ def stream_fields(schema: pa.Schema, where: str) -> dict[str, Field]:
             cause="a column of the stream has a type that Delta Lake does not have",
             next_step="cast the column before the sink",
         ) from error
+
+
+def _has_unsigned(kind: pa.DataType) -> bool:
+    """The library takes an unsigned integer for a signed one of the same size."""
+    inner = (kind.field(place).type for place in range(kind.num_fields))
+    return bool(pa.types.is_unsigned_integer(kind) or any(map(_has_unsigned, inner)))
 
 
 def _create(sink: Delta, wanted: dict[str, Field]) -> Any:

@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
-from urllib.parse import quote
 
 from deltalake import CommitProperties, PostCommitHookProperties, Transaction
 from deltalake.exceptions import CommitFailedError
@@ -21,7 +20,7 @@ from deltalake.transaction import AddAction, RemoveAction
 from penstock.protocol.commit import Remembered
 from penstock.protocol.ids import CheckpointId
 from penstock.sinks.base import CommitReceipt
-from penstock.sinks.delta.log import DeltaLog
+from penstock.sinks.delta.log import DeltaLog, file_name
 from penstock.sinks.delta.merge import DeltaMergeTable
 from penstock.sinks.delta.table import open_table, reading
 from penstock.sinks.delta.writer import AddedFile, decode
@@ -54,11 +53,19 @@ class DeltaCommitter(LakeCommitter[AddedFile]):
         return int(self._table.version())
 
     def _newest(self) -> int | None:
-        """The transaction tells, unless somebody restored an older version since: the log keeps the transaction."""
+        """The transaction tells, unless somebody restored an older version since: the log keeps the transaction.
+
+        Where none of our commits is left in the log, they were taken away if one of them is among what was, else they
+        were cleaned up.
+        """
         claimed = self._table.transaction_version(self._user)
         if claimed is None:
             return None
-        return next((int(receipt.checkpoint) for receipt in self._ours()), int(claimed))
+        found = next(self._ours(), None)
+        if found is not None:
+            return int(found.checkpoint)
+        lost = any(info.get(USER) == self._user for info in self._log.undone(self._latest()))
+        return None if lost else int(claimed)
 
     def _ours(self) -> Iterator[CommitReceipt]:
         """Our commits that the table is made of, newest first, as far as the log goes back."""
@@ -85,7 +92,7 @@ class DeltaCommitter(LakeCommitter[AddedFile]):
         user, number = f"{self._user}/driver", int(facts.get(GENERATION, 0))
         if checkpoint is not None:
             user, number = self._user, int(checkpoint)
-        actions = [*map(_added, change.added), *(RemoveAction(path, True, now_ms) for path in change.removed)]
+        actions = [*map(_added, change.added), *(_removed(path, now_ms) for path in change.removed)]
         try:
             self._table.create_write_transaction(
                 actions,
@@ -110,8 +117,7 @@ class DeltaCommitter(LakeCommitter[AddedFile]):
         return merged(table, files, sink.merge_bytes_max, sink.description)
 
     def _listed(self, files: Sequence[str]) -> set[str]:
-        listed = set(self._table.get_add_actions()["path"].to_pylist())
-        return {file for file in files if quote(file) in listed or file in listed}
+        return set(files) & set(map(file_name, self._table.get_add_actions()["path"].to_pylist()))
 
     def _files(self, payload: bytes) -> list[AddedFile]:
         files = decode(payload)
@@ -129,3 +135,8 @@ class DeltaCommitter(LakeCommitter[AddedFile]):
 
 def _added(file: AddedFile) -> AddAction:
     return AddAction(file.path, file.size, file.partition, file.modified_ms, data_change=True, stats=file.stats)
+
+
+def _removed(path: str, at_ms: int) -> RemoveAction:
+    """`path` is as the log spells it; the library encodes what it is given."""
+    return RemoveAction(file_name(path), True, at_ms)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
+from urllib.parse import quote, unquote
 
 import msgspec
 
@@ -14,6 +15,22 @@ from penstock.sinks.parquet.files import TableFolder
 
 KEPT_MAX = 256
 """Entries that are remembered; a commit asks for the newest few."""
+_PLAIN = "!$&'()+,/:;=@"
+"""Signs that deltalake does not encode in paths, beside letters and digits."""
+
+
+def file_name(path: str) -> str:
+    """What a file is called below the table's folder; `path` is as the log spells it, encoded like a URL."""
+    return unquote(path)
+
+
+def can_take_out(path: str) -> bool:
+    """Whether an entry that takes this file out spells its path as the log does: deltalake encodes it by itself.
+
+    >>> can_take_out("day=%25C3%25A4/a.parquet"), can_take_out("day=ä/a.parquet")
+    (True, False)
+    """
+    return quote(file_name(path), safe=_PLAIN) == path
 
 
 class _Line(msgspec.Struct):
@@ -44,14 +61,26 @@ class DeltaLog:
 
         A ``RESTORE`` makes the table what it was at an older version: the entries between are not part of it.
         """
+        for version, info, _ in self._walk(newest):
+            yield version, info
+
+    def undone(self, newest: int) -> Iterator[Mapping[str, Any]]:
+        """The entries that a ``RESTORE`` took away, newest first, as far as the log goes back."""
+        for version, _, below in self._walk(newest):
+            for gone in range(version - 1, below, -1):
+                yield self.entry(gone) or {}
+
+    def _walk(self, newest: int) -> Iterator[tuple[int, Mapping[str, Any], int]]:
+        """Version and content of the entries that count, each with the version that it was made of."""
         version = newest
         while version >= 0:
             info = self.entry(version)
             if info is None:
                 return
-            yield version, info
             target = self._restored(version, info)
-            version = version - 1 if target is None else min(target, version - 1)
+            below = version - 1 if target is None else min(target, version - 1)
+            yield version, info, below
+            version = below
 
     def _restored(self, version: int, info: Mapping[str, Any]) -> int | None:
         """Which version an entry restored, named by its number or by a time."""

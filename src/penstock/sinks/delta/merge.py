@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
-from urllib.parse import unquote
 
 import pyarrow as pa
 
 from penstock.errors import TableRefused
-from penstock.sinks.delta.writer import AddedFile, added
+from penstock.sinks.delta.log import can_take_out, file_name
+from penstock.sinks.delta.writer import AddedFile, added, later
 from penstock.sinks.lake.merge import ListedFile, MergeTable
 from penstock.sinks.parquet.files import ParquetFiles, TableFolder
 from penstock.sinks.parquet.partitions import Partition, as_text, folder_of
@@ -65,12 +65,19 @@ class DeltaMergeTable(MergeTable[AddedFile]):
         return found
 
     def read(self, file: ListedFile, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
-        path = file.path if is_path(file.path) and self._folder.exists(file.path) else unquote(file.path)
+        path = file_name(file.path)
         if not is_path(path):
             raise TableRefused(
                 f"the table lists {path}, which is outside its folder",
                 cause="it is a shallow clone of another table",
                 next_step="make a copy of the table and write to that",
+                path=path,
+            )
+        if not can_take_out(file.path):
+            raise TableRefused(
+                f"the table lists {file.path}, and a row of that file is to be changed",
+                cause="another engine spells signs in paths differently; deltalake could not take the file out again",
+                next_step="let another job rewrite such files, for example OPTIMIZE, or copy the table",
                 path=path,
             )
         return self._read(path, columns)
@@ -99,7 +106,7 @@ def _column(actions: pa.Table, name: str) -> list[Any]:
 
 def _rounded_up(high: Any) -> Any:
     """The log has times in milliseconds, cut off."""
-    return high + timedelta(milliseconds=1) if isinstance(high, datetime) else high
+    return later(high) if isinstance(high, datetime) else high
 
 
 def refuse_deletion_vectors(table: Any) -> None:

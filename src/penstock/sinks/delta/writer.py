@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 TEXT_MAX = 32
 """Longer strings are cut in statistics, as Delta Lake does."""
+LARGEST = "\U0010ffff"
 
 
 _stats_encoder = msgspec.json.Encoder(decimal_format="number")
@@ -131,12 +132,23 @@ def _low(value: Any) -> Any:
 def _high(value: Any) -> Any:
     """A bound may be too high, never too low: what is cut is rounded up. None where that cannot be done."""
     match value:
+        case str() if len(value) <= TEXT_MAX:
+            return value
         case str():
-            return value if len(value) <= TEXT_MAX else f"{value[:TEXT_MAX]}\U0010ffff"
+            return f"{value[:TEXT_MAX]}{LARGEST}" if value[TEXT_MAX] < LARGEST else None
         case datetime():
-            return _moment(value if value.microsecond % 1000 == 0 else value + timedelta(milliseconds=1))
+            rounded = value if value.microsecond % 1000 == 0 else later(value)
+            return None if rounded is None else _moment(rounded)
         case _:
             return _low(value)
+
+
+def later(value: datetime) -> datetime | None:
+    """By a millisecond; None at the end of time."""
+    try:
+        return value + timedelta(milliseconds=1)
+    except OverflowError:
+        return None
 
 
 def _moment(value: datetime) -> str:

@@ -104,7 +104,7 @@ class IcebergCommitter(LakeCommitter[ManifestEntry]):
         if not sink.primary_key:
             return TableChange(tuple(files))
         layout = layout_of_table(self._table, sink.table)
-        table = IcebergMergeTable(self._table, layout, self._folder, sink.primary_key, sink.target_file_size)
+        table = IcebergMergeTable(self._table, layout, sink.primary_key, sink.target_file_size, files)
         return merged(table, files, sink.merge_bytes_max, sink.description)
 
     def _removed(self, paths: Sequence[str]) -> list[Any]:

@@ -10,13 +10,12 @@ from pyiceberg.conversions import from_bytes
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.io.pyarrow import ArrowScan
 from pyiceberg.manifest import DataFile
+from pyiceberg.table import FileScanTask
 
 from penstock.sinks.iceberg.layout import TableLayout
 from penstock.sinks.iceberg.writer import IcebergFiles, ManifestEntry, as_data_file, plain
 from penstock.sinks.lake.merge import ListedFile, MergeTable
-from penstock.sinks.parquet.files import TableFolder
 from penstock.sinks.parquet.partitions import Partition
-from penstock.sinks.parquet.reading import read_parquet
 
 
 class SnapshotReader:
@@ -35,34 +34,36 @@ class SnapshotReader:
 
 
 class IcebergMergeTable(MergeTable[ManifestEntry]):
-    """One snapshot of a table."""
+    """One snapshot of a table, and files to put into it.
+
+    Where the table got other partitions since some of these files were written, the rows of a file may belong to any
+    partition: then there is one place for all, and each row finds its own partition when it is written anew.
+    """
 
     def __init__(
         self,
         table: Any,
         layout: TableLayout,
-        folder: TableFolder,
         primary_key: Sequence[str],
         target_bytes: int,
+        written: Sequence[ManifestEntry],
     ) -> None:
-        self._table, self._layout, self._folder = table, layout, folder
+        self._table, self._layout = table, layout
         self._format = IcebergFiles(layout, lambda _: None, target_bytes)
         self._columns = self._format.columns
         self.key = pa.schema([self._columns.field(name) for name in primary_key])
         self._reader = SnapshotReader(table, self._columns)
         self._files = self._format.new(self._columns, "merged", self.key.names)
-        self._tasks: dict[str, Any] | None = None
+        self._tasks: dict[str, Any] = {task.file.file_path: task for task in table.scan().plan_files()}
+        specs = {entry.spec for entry in written} | {task.file.spec_id for task in self._tasks.values()}
+        self._one_place = specs != {self._format.spec.spec_id}
 
     def partition_of(self, file: ManifestEntry) -> Partition:
-        return values_of(as_data_file(file, "", self._format.spec, self._format.schema))
+        return () if self._one_place else values_of(as_data_file(file, "", self._format.spec, self._format.schema))
 
     def listed(self, partition: Partition) -> Sequence[ListedFile]:
-        """Files of another partition spec may hold any key."""
-        if self._tasks is None:
-            self._tasks = {task.file.file_path: task for task in self._table.scan().plan_files()}
-        number = self._format.spec.spec_id
         files = (task.file for task in self._tasks.values())
-        return [self._bounded(file) for file in files if file.spec_id != number or values_of(file) == partition]
+        return [self._bounded(file) for file in files if self._one_place or values_of(file) == partition]
 
     def _bounded(self, file: DataFile) -> ListedFile:
         field: Any = self._format.schema.find_field(self.key.names[0])
@@ -78,17 +79,19 @@ class IcebergMergeTable(MergeTable[ManifestEntry]):
         return value
 
     def read(self, file: ListedFile, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
-        assert self._tasks is not None
         return self._reader.read(self._tasks[file.path], columns)
 
     def read_written(self, file: ManifestEntry, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
-        """A file of a stream that lacks columns of the table holds nulls there."""
-        wanted = self._columns if columns is None else pa.schema([self._columns.field(name) for name in columns])
-        return read_parquet(self._folder, file.path, wanted)
+        """Columns are found by their ids: one may have been renamed since, or added."""
+        entry = as_data_file(file, self._layout.data, self._table.specs()[file.spec], self._format.schema)
+        return self._reader.read(FileScanTask(entry), columns)
 
     def add(self, partition: Partition, rows: pa.RecordBatch) -> None:
-        self._files.add_to(partition, rows)
-        self._files.bound_memory()
+        if self._one_place:
+            self._format.add(self._files, rows)
+        else:
+            self._files.add_to(partition, rows)
+            self._files.bound_memory()
 
     def finish(self) -> list[ManifestEntry]:
         return [self._format.described(file) for file in self._files.finish()]

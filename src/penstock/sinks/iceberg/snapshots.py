@@ -28,13 +28,24 @@ def replace_files(
 ) -> None:
     """One snapshot behind the newest that was seen, with `facts` in its summary; `marks` become table properties.
 
+    A snapshot adds files of one partition spec. Where the table got another one since some were written, these have a
+    snapshot of their own before it, in the same commit.
+
     Raises: `CommitFailedException` when another snapshot came first.
     """
     transaction = OneCopy(table)
+    newest = table.spec().spec_id
+    for transaction.adds_to in sorted({file.spec_id for file in added} - {newest}):
+        with transaction.update_snapshot().merge_append() as producer:
+            for file in added:
+                if file.spec_id == transaction.adds_to:
+                    producer.append_data_file(file)
+    transaction.adds_to = None
     update = transaction.update_snapshot(snapshot_properties=dict(facts))
     with update.overwrite() if removed else update.merge_append() as producer:
         for file in added:
-            producer.append_data_file(file)
+            if file.spec_id == newest:
+                producer.append_data_file(file)
         for file in removed:
             producer.delete_data_file(file)
     if marks:

@@ -17,9 +17,15 @@ class OneCopy(Transaction):
     """Makes the metadata once for each set of changes. Whoever asks reads it and changes nothing in it."""
 
     _made: tuple[TableMetadata, tuple[Any, ...], TableMetadata] | None = None
+    adds_to: int | None = None
+    """The partition spec of the files that are added, where it is not the table's newest one."""
 
     @property
     def table_metadata(self) -> TableMetadata:
+        made = self._metadata()
+        return made if self.adds_to is None else made.model_copy(update={"default_spec_id": self.adds_to})
+
+    def _metadata(self) -> TableMetadata:
         base, updates = self._table.metadata, self._updates
         if not updates:
             return base

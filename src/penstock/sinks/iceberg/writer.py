@@ -6,14 +6,17 @@ partition values in Iceberg's binary form, and the statistics of its columns.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Iterator, Sequence
 from datetime import date, datetime, time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pyiceberg.conversions import from_bytes, to_bytes
 from pyiceberg.io.pyarrow import (
+    StatsAggregator,
     compute_statistics_plan,
     data_file_statistics_from_parquet_metadata,
     parquet_path_to_id_mapping,
@@ -88,18 +91,19 @@ def as_data_file(entry: ManifestEntry, root: str, spec: PartitionSpec, schema: S
         None if data is None else from_bytes(kind, data) for kind, data in zip(types, entry.partition, strict=True)
     ]
     statistics = {name: getattr(entry, name) for name in _STATISTICS}
-    return DataFile.from_args(
+    made = DataFile.from_args(
         content=DataFileContent.DATA,
         file_path=f"{root}/{entry.path}",
         file_format=FileFormat.PARQUET,
         partition=Record(*values),
         file_size_in_bytes=entry.size,
         sort_order_id=None,
-        spec_id=spec.spec_id,
         equality_ids=None,
         key_metadata=None,
         **statistics,
     )
+    made.spec_id = spec.spec_id
+    return made
 
 
 class IcebergFiles:
@@ -135,6 +139,8 @@ class IcebergFiles:
             source = self.schema.find_field(part.source_id)
             column = rows.column(source.name)
             if not isinstance(part.transform, IdentityTransform):
+                if pa.types.is_large_binary(column.type):  # the library cuts small ones only
+                    column = column.cast(pa.binary())
                 column = part.transform.pyarrow_transform(source.field_type)(column)
             column = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
             found[f"partition {number}"] = column
@@ -148,11 +154,7 @@ class IcebergFiles:
 
     def described(self, file: WrittenFile, *, deletes: bool = False) -> ManifestEntry:
         """What the manifest says of a file."""
-        statistics = data_file_statistics_from_parquet_metadata(
-            parquet_metadata=file.footer,
-            stats_columns=compute_statistics_plan(self.schema, {}),
-            parquet_column_mapping=parquet_path_to_id_mapping(self.schema),
-        ).to_serialized_dict()
+        statistics = _statistics(file.footer, self.schema)
         record = self._record(file.partition)
         values = zip(self._types, (record[number] for number in range(len(self._types))), strict=True)
         return ManifestEntry(
@@ -164,6 +166,51 @@ class IcebergFiles:
             deletes=deletes,
             **{name: statistics[name] for name in _STATISTICS},
         )
+
+
+def _statistics(footer: pq.FileMetaData, schema: Schema) -> dict[str, Any]:
+    """The library's own, without bounds that are not certain."""
+    paths = parquet_path_to_id_mapping(schema)
+    found = data_file_statistics_from_parquet_metadata(
+        parquet_metadata=footer,
+        stats_columns=compute_statistics_plan(schema, {}),
+        parquet_column_mapping=paths,
+    )
+    uncertain = {paths[path] for path in _without_bounds(footer)}
+    for number, bounds in list(found.column_aggregates.items()):
+        if number in uncertain or not _can_be_written(bounds):
+            del found.column_aggregates[number]
+    return dict(found.to_serialized_dict())
+
+
+def _without_bounds(footer: pq.FileMetaData) -> Iterator[str]:
+    """Columns with values that a row group has no bounds of, which the library would overlook: Parquet keeps none of
+    texts of more than 4 KiB."""
+    for group in map(footer.row_group, range(footer.num_row_groups)):
+        for column in map(group.column, range(footer.num_columns)):
+            found = column.statistics
+            if found is not None and not found.has_min_max and found.null_count != column.num_values:
+                yield column.path_in_schema
+
+
+def _can_be_written(bounds: StatsAggregator) -> bool:
+    """A text that is cut and rounded up may end in half of a character."""
+    try:
+        bounds.min_as_bytes()
+        bounds.max_as_bytes()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+class _FewerWarnings(logging.Filter):
+    """A column without statistics is our choice: it has a NaN."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not str(record.msg).startswith("PyArrow statistics missing")
+
+
+logging.getLogger("pyiceberg.io.pyarrow").addFilter(_FewerWarnings())
 
 
 class IcebergWriter(LakeWriter[ManifestEntry]):

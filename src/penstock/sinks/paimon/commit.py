@@ -20,14 +20,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
-from penstock.errors import CommitFailed, CorruptFile, PenstockError, TablePositionMismatch
+from penstock.errors import CommitFailed, CorruptFile, PenstockError
 from penstock.protocol.commit import TableHistory
 from penstock.protocol.ids import CheckpointId, Generation
 from penstock.sinks.base import CommitPermit, CommitReceipt, Committable, files_missing, no_longer_leader
 from penstock.sinks.paimon import local, private
 from penstock.sinks.paimon.catalogs import publishes_snapshots
 from penstock.sinks.paimon.fence import is_data_file
-from penstock.sinks.paimon.history import CommitHistory
+from penstock.sinks.paimon.history import CommitHistory, rival
 from penstock.sinks.paimon.open import open_table
 
 # Other committers may be faster a few times in a row; pypaimon would give up after ten tries and wait up to 10 s.
@@ -64,8 +64,6 @@ class PaimonCommitter:
         self._publish_remote = private.own_publish(self._table)
         # Commit users hold names that people chose; a digest makes a short part of a file name.
         self._owner = f"{hashlib.sha256(commit_user.encode()).hexdigest()[:16]}-"
-        self._door_closed = False
-        self._proven = 0
         self._checkpoint = CheckpointId(-1)
         self._watermark: int | None = None
         self._still_leader: Callable[[], bool] = lambda: False
@@ -75,7 +73,7 @@ class PaimonCommitter:
         del generation
         if self._root is not None:
             local.withdraw_hidden(Path(self._files.snapshot_path(1)).parent, self._owner)
-            self._door_closed = True
+            self._history.close_door()
 
     def commits(self, oldest_snapshot: int | None, limit: int, floor: int = 0) -> TableHistory:
         """As `Committer.commits`.
@@ -90,7 +88,7 @@ class PaimonCommitter:
         """As `Committer.holds`."""
         listed = bool(self._listed(self._data_paths(committables)))
         if listed:
-            self._proven = self._history.seen
+            self._history.prove()
         return listed
 
     def commit(
@@ -111,7 +109,7 @@ class PaimonCommitter:
             return CommitReceipt(permit.checkpoint, snapshot=None, rows=0, files=0)
         self._checkpoint, self._watermark, self._still_leader = permit.checkpoint, watermark, still_leader
         with self._readable():
-            committed = self._ask_before()
+            committed = self._history.holds(permit.checkpoint)
         if committed:
             return self._receipt_in_table()
         self._require_files(committables)
@@ -190,33 +188,6 @@ class PaimonCommitter:
     def close(self) -> None:
         """Nothing stays open between calls."""
 
-    def _ask_before(self) -> bool:
-        """Whether the table holds the checkpoint already.
-
-        The committables were chosen by what the table held when we last asked. If a rival committed since then, but
-        not up to this checkpoint, some of them may be in the table.
-        """
-        known = self._history.checkpoint if self._history.asked else None
-        self._history.ask()
-        self._judge_gap()
-        found = self._history.checkpoint
-        if known not in {None, found} and found < self._checkpoint:
-            raise _rival(self._checkpoint, found)
-        return found >= self._checkpoint
-
-    def _judge_gap(self) -> None:
-        """Snapshots expired before this committer looked.
-
-        Nothing of ours is in doubt when a commit begins, and on a local warehouse no older driver can publish since the
-        door was closed. A newer one may have, but then this one is told that it does not lead. So they were not ours.
-
-        Raises: `TablePositionMismatch` where that does not hold.
-        """
-        gone = self._history.gone
-        if gone > self._proven and not self._door_closed:
-            raise _expired(gone)
-        self._history.trust()
-
     def _receipt_in_table(self) -> CommitReceipt:
         with self._readable():
             receipt = self._history.receipt()
@@ -230,7 +201,8 @@ class PaimonCommitter:
         pypaimon copies the watermark of the snapshot before; ours takes part in it and never sets it back.
         """
         if self._watermark is not None:
-            snapshot.watermark = max(self._watermark, snapshot.watermark or self._watermark)
+            before = snapshot.watermark
+            snapshot.watermark = self._watermark if before is None else max(self._watermark, before)
         try:
             if self._root is None:
                 self._fence(snapshot)
@@ -264,7 +236,7 @@ class PaimonCommitter:
         known = self._history.checkpoint
         try:
             self._history.read_to(int(snapshot.id) - 1)
-            self._judge_gap()
+            self._history.judge_gap()
             leads = self._still_leader()
         except Exception as error:  # noqa: BLE001 - nothing was published, so whatever it is ends the commit
             raise _Halt(error) from None
@@ -274,7 +246,7 @@ class PaimonCommitter:
         if found >= self._checkpoint:
             raise _Halt(None)
         if found != known:
-            raise _Halt(_rival(self._checkpoint, found))
+            raise _Halt(rival(self._checkpoint, found))
 
     def _decode(self, committable: Committable) -> private.Message:
         try:
@@ -297,22 +269,3 @@ class PaimonCommitter:
             checkpoint=self._checkpoint,
             path=path,
         )
-
-
-def _expired(snapshot_id: int) -> TablePositionMismatch:
-    return TablePositionMismatch(
-        f"snapshot {snapshot_id} is gone, so the table cannot tell whether it held a commit of ours; nothing published",
-        cause="snapshots were expired faster than the query commits",
-        next_step="keep more snapshots (snapshot.num-retained.min); compare table and checkpoint before going on",
-        snapshot=snapshot_id,
-    )
-
-
-def _rival(checkpoint: CheckpointId, found: CheckpointId) -> TablePositionMismatch:
-    return TablePositionMismatch(
-        f"checkpoint {found} appeared in the table while {checkpoint} was being committed; nothing was published",
-        cause="another driver of the same checkpoint folder commits too",
-        next_step="ask the table again and commit only what it does not hold",
-        checkpoint=checkpoint,
-        found=found,
-    )

@@ -24,6 +24,8 @@ class CommitHistory:
         self._seen: int | None = None
         self._newest: Snapshot | None = None
         self._gone = 0
+        self._proven = 0
+        self._door_closed = False
 
     @property
     def asked(self) -> bool:
@@ -130,8 +132,40 @@ class CommitHistory:
         """Notes a commit that this committer made itself: it may expire before the next question."""
         self._newest, self._seen = snapshot, int(snapshot.id)
 
-    def trust(self) -> None:
-        """What could not be read held nothing of ours, the caller knows."""
+    def close_door(self) -> None:
+        """No older driver can commit from now on."""
+        self._door_closed = True
+
+    def prove(self) -> None:
+        """What was read so far tells all that we need: a file that waited is listed, so it was committed."""
+        self._proven = self.seen
+
+    def holds(self, checkpoint: CheckpointId) -> bool:
+        """Whether the table holds this checkpoint already; asked right before it is committed.
+
+        The committables were chosen by what the table held when we last asked. If a rival committed since then, but
+        not up to this checkpoint, some of them may be in the table.
+
+        Raises: `TablePositionMismatch` for such a rival, and as `ask` and `judge_gap`.
+        """
+        known = self.checkpoint if self.asked else None
+        self.ask()
+        self.judge_gap()
+        found = self.checkpoint
+        if known not in {None, found} and found < checkpoint:
+            raise rival(checkpoint, found)
+        return found >= checkpoint
+
+    def judge_gap(self) -> None:
+        """Snapshots expired before this committer looked.
+
+        Nothing of ours is in doubt when a commit begins, and behind a closed door no older driver can publish. A newer
+        one may have, but then this one is told that it does not lead. So they were not ours.
+
+        Raises: `TablePositionMismatch` where that does not hold.
+        """
+        if self.gone > self._proven and not self._door_closed:
+            raise _expired(self.gone)
         self._gone = 0
 
     def _walk_back(self, latest_id: int, bottom: int) -> None:
@@ -151,6 +185,25 @@ class CommitHistory:
         there = None if ours is None else self._files.snapshot(int(ours.id))
         if ours is not None and there is not None and there.uuid != ours.uuid:
             raise _went_back(f"our snapshot {ours.id} (checkpoint {ours.commit_identifier}) was overwritten")
+
+
+def rival(checkpoint: CheckpointId, found: CheckpointId) -> TablePositionMismatch:
+    return TablePositionMismatch(
+        f"checkpoint {found} appeared in the table while {checkpoint} was being committed; nothing was published",
+        cause="another driver of the same checkpoint folder commits too",
+        next_step="ask the table again and commit only what it does not hold",
+        checkpoint=checkpoint,
+        found=found,
+    )
+
+
+def _expired(snapshot_id: int) -> TablePositionMismatch:
+    return TablePositionMismatch(
+        f"snapshot {snapshot_id} is gone, so the table cannot tell whether it held a commit of ours; nothing published",
+        cause="snapshots were expired faster than the query commits",
+        next_step="keep more snapshots (snapshot.num-retained.min); compare table and checkpoint before going on",
+        snapshot=snapshot_id,
+    )
 
 
 def _went_back(seen: str) -> TablePositionMismatch:

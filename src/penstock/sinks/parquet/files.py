@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.sinks.parquet.partitions import Partition, groups_of
-from penstock.sinks.parquet.stats import ParquetStats
+from penstock.sinks.parquet.stats import ParquetStats, footer_statistics, nan_columns
 
 TARGET_BYTES = 128 << 20
 """Readers open few files, and none is too large for one task."""
@@ -26,7 +26,7 @@ BUFFER_BYTES_MAX = 128 << 20
 """Of all partitions of a writer. Beyond it the largest becomes a row group of its file."""
 ROW_GROUP_ROWS = 1 << 17
 """Readers skip row groups by their statistics and read several at once; engines write about as many themselves."""
-OPTIONS: Mapping[str, Any] = {"compression": "zstd", "write_page_index": True, "write_statistics": True}
+OPTIONS: Mapping[str, Any] = {"compression": "zstd", "write_page_index": True}
 """With the page index readers skip pages within a row group, too."""
 
 
@@ -121,6 +121,8 @@ class _Open:
     stream: Any = None
     writer: pq.ParquetWriter | None = None
     stats: ParquetStats = field(default_factory=ParquetStats)
+    without: frozenset[str] = frozenset()
+    """Columns that get no statistics in the footer, because of their NaN."""
 
 
 class ParquetFiles:
@@ -174,7 +176,6 @@ class ParquetFiles:
         one = self._open[partition]
         one.batches.append(rows)
         one.buffered += rows.nbytes
-        one.stats.add(rows)
 
     def _new_name(self, partition: Partition) -> str:
         folder = self._folder_of(partition)
@@ -183,15 +184,23 @@ class ParquetFiles:
 
     def _flush(self, partition: Partition) -> None:
         one = self._open[partition]
+        if not one.batches:
+            return
+        table = pa.Table.from_batches(one.batches, schema=self._columns)
+        table = table.sort_by(self._sort_by) if self._sort_by else table
+        one.batches, one.buffered = [], 0
+        without = nan_columns(table)
+        if one.writer is not None and not without <= one.without:
+            self._close(partition)  # its footer has statistics of columns that have a NaN now
+            one = self._open[partition] = _Open(self._new_name(partition))
         if one.writer is None:
             self._announce(one.name)
             self._made.append(one.name)
-            one.stream = self._folder.create(one.name)
-            one.writer = pq.ParquetWriter(one.stream, self._columns, **OPTIONS)
-        table = pa.Table.from_batches(one.batches, schema=self._columns)
-        table = table.sort_by(self._sort_by) if self._sort_by else table
+            one.stream, one.without = self._folder.create(one.name), without
+            statistics = footer_statistics(self._columns, without)
+            one.writer = pq.ParquetWriter(one.stream, self._columns, write_statistics=statistics, **OPTIONS)
         one.writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
-        one.batches, one.buffered = [], 0
+        one.stats.add(table)
         if one.stream.tell() >= self._target_bytes:
             self._close(partition)
 

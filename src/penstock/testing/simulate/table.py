@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 import pyarrow as pa
 
-from penstock.errors import CommitFailed, Fenced, StorageFailed, TablePositionMismatch
+from penstock.errors import Fenced, StorageFailed
 from penstock.protocol.commit import CommitPermit, CommitReceipt, TableHistory
 from penstock.protocol.ids import Generation
 from penstock.protocol.manifest import Committable
@@ -222,12 +222,11 @@ class SimCommitter:
         self._table, self._user = table, user
         self._process = table.world.scheduler.current.process
         self._history = CommitHistory(cast("Any", table), user)
-        self._proven, self._door_closed = 0, False
 
     def fence(self, generation: Generation) -> None:
         fault = self._table.call(self._process, f"fence {generation}")
         self._table.fenced_below = max(self._table.fenced_below, generation)
-        self._door_closed = True
+        self._history.close_door()
         self._table.after(self._process, fault, "fence")
 
     def commits(self, oldest_snapshot: int | None, limit: int, floor: int = 0) -> TableHistory:
@@ -241,7 +240,7 @@ class SimCommitter:
         files = {msgspec.json.decode(c.payload, type=Written).file for c in committables}
         listed = not files.isdisjoint(self._table.listed)
         if listed:
-            self._proven = self._history.seen
+            self._history.prove()
         return listed
 
     def commit(
@@ -256,8 +255,8 @@ class SimCommitter:
         del properties, watermark
         table, world = self._table, self._table.world
         while True:
-            if (found := self._found(permit)) is not None:
-                return found
+            if self._history.holds(permit.checkpoint):
+                return self._receipt()
             base = table.latest()
             table.call(self._process, f"prepare {permit.checkpoint}")
             asked_at = world.scheduler.now
@@ -275,9 +274,12 @@ class SimCommitter:
             table.publish(self._user, checkpoint=permit.checkpoint, added=files, rows=rows)
             table.after(self._process, fault, "publish")
             self._history.ask()
-            receipt = self._history.receipt()
-            assert receipt is not None
-            return receipt
+            return self._receipt()
+
+    def _receipt(self) -> CommitReceipt:
+        receipt = self._history.receipt()
+        assert receipt is not None
+        return receipt
 
     def missing_files(self, committables: Sequence[Committable]) -> tuple[str, ...]:
         numbers = [msgspec.json.decode(c.payload, type=Written).file for c in committables]
@@ -302,20 +304,6 @@ class SimCommitter:
 
     def close(self) -> None:
         """Nothing is open."""
-
-    def _found(self, permit: CommitPermit) -> CommitReceipt | None:
-        """The checkpoint if the table has it. What was chosen to be committed fits only what was known then."""
-        known = self._history.checkpoint if self._history.asked else None
-        self._history.ask()
-        if self._history.gone > self._proven and not self._door_closed:
-            raise TablePositionMismatch(f"snapshot {self._history.gone} is gone")
-        self._history.trust()
-        found = self._history.checkpoint
-        if found >= permit.checkpoint:
-            return self._history.receipt()
-        if known not in {None, found}:
-            raise CommitFailed(f"checkpoint {found} appeared while {permit.checkpoint} was being committed")
-        return None
 
 
 def _failure(seen: str) -> StorageFailed:

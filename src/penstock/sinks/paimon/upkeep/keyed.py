@@ -18,11 +18,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pypaimon.manifest.schema.manifest_entry import ManifestEntry
 
-from penstock.errors import CorruptFile, TableMismatch
+from penstock.errors import CorruptFile
 from penstock.sinks.paimon import fold, private
 from penstock.sinks.paimon.files import KEY_PREFIX, Folds, KeyedWriter, keyed_schema
 from penstock.sinks.paimon.kinds import Kind
 from penstock.sinks.paimon.stats import maybe_nan_columns
+from penstock.sinks.paimon.upkeep.evolved import Origins, as_now, origins_of
 from penstock.sinks.paimon.upkeep.files import ADD, Entry, KeptTable
 from penstock.sinks.paimon.upkeep.rewrite import Stopped
 from penstock.sinks.paimon.upkeep.rolling import RollingFiles
@@ -127,10 +128,10 @@ class _Folding:
         (path,) = self._table.data_paths(entry)
         rows = 0
         with pq.ParquetFile(path) as file:
-            columns = self._columns_in(entry)
+            origins = origins_of(self._table, entry)
             for batch in file.iter_batches(batch_rows):
                 rows += batch.num_rows
-                yield self._converted(pa.Table.from_batches([batch]), columns)
+                yield self._converted(pa.Table.from_batches([batch]), origins)
         if rows != entry.file.row_count:
             raise CorruptFile(
                 f"{path} holds {rows} rows, the table says {entry.file.row_count}",
@@ -139,37 +140,18 @@ class _Folding:
                 path=path,
             )
 
-    def _columns_in(self, entry: Entry) -> dict[str, str | None]:
-        """By column of the table the name that it has in the file, which may be older; None where it has none."""
-        now = self._table.table.table_schema
-        if entry.file.schema_id == now.id:
-            return {field.name: field.name for field in now.fields}
-        then = self._table.table.schema_manager.get_schema(entry.file.schema_id)
-        names = {field.id: field.name for field in then.fields}
-        return {field.name: names.get(field.id) for field in now.fields}
-
-    def _converted(self, rows: pa.Table, columns: dict[str, str | None]) -> pa.Table:
+    def _converted(self, rows: pa.Table, origins: Origins) -> pa.Table:
         arrays = []
         for field in self._schema:
             prefix = KEY_PREFIX if field.name.startswith(KEY_PREFIX) and field.name in self._keys else ""
-            name = columns.get(field.name[len(prefix) :], field.name)
-            if name is None:
+            name = field.name[len(prefix) :]
+            if name not in origins:  # a column of ours: sequence number, kind of the row
+                arrays.append(rows.column(field.name))
+            elif (origin := origins[name]) is None:
                 arrays.append(pa.nulls(rows.num_rows, field.type))
-                continue
-            values = rows.column(prefix + name)
-            arrays.append(values if values.type == field.type else _cast(values, field))
+            else:
+                arrays.append(as_now(rows.column(prefix + origin[0].name), *origin, field))
         return pa.Table.from_arrays(arrays, schema=self._schema)
-
-
-def _cast(values: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
-    try:
-        return values.cast(field.type)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise TableMismatch(
-            f"column {field.name} is {values.type} in an older file and {field.type} in the table: {error}",
-            cause="the table's column was altered in a way that is not converted here",
-            next_step="let Paimon's own engine compact the table; give upkeep=pen.Upkeep(small_files=None)",
-        ) from error
 
 
 def _as_runs(part: Sequence[Entry]) -> list[list[Entry]]:
