@@ -15,10 +15,11 @@ from penstock.engine.savepoint import Savepoint
 from penstock.engine.sourcelog import bring_source
 from penstock.observe.tables.shapes import state_names, state_table
 from penstock.protocol.eventtime import lowest
+from penstock.protocol.evolve_edges import dealt_by_sink
 from penstock.protocol.ids import next_checkpoint
 from penstock.protocol.keygroups import KeyGroupRange, range_of
 from penstock.protocol.layout import SEGMENTS, STATE, AttemptId, DataFile
-from penstock.protocol.manifest import EdgeState, Manifest, StageClock, StateFile, Timer
+from penstock.protocol.manifest import EdgeState, Manifest, PipelineShape, StageClock, StateFile, Timer
 from penstock.records import Regrouped, RegroupTask
 from penstock.store.base import Store
 from penstock.store.staging import stage
@@ -116,6 +117,7 @@ def _manifest(manifest: Manifest, made: Sequence[Regrouped], new: int) -> Manife
     return msgspec.structs.replace(
         manifest,
         max_parallelism=new,
+        shape=_shape(manifest),
         parallelism={stage: min(count, new) for stage, count in manifest.parallelism.items()},
         state=state,
         edges=edges,
@@ -129,6 +131,17 @@ def _manifest(manifest: Manifest, made: Sequence[Regrouped], new: int) -> Manife
             for name, clock in manifest.stages.items()
         },
     )
+
+
+def _shape(manifest: Manifest) -> PipelineShape:
+    """Rows that a sink has dealt out by lanes of its own are dealt out once more by the pipeline that goes on: for it,
+    their edge has other keys than its own."""
+    edges = dict(manifest.shape.edges)
+    for name, edge in edges.items():
+        if dealt_by_sink(edge) and manifest.edges[name].segments:
+            keys = (*edge.keys, f"of {manifest.max_parallelism} key groups")
+            edges[name] = msgspec.structs.replace(edge, keys=keys)
+    return msgspec.structs.replace(manifest.shape, edges=edges)
 
 
 def _edge(name: str, edge: EdgeState, made: Sequence[Regrouped]) -> EdgeState:

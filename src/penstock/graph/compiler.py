@@ -209,7 +209,7 @@ class _Compiler:
 
     def _exchanged(self, upstream: OperatorNode | SideNode, name: str, routing: Routing) -> OperatorNode:
         """A stage that only writes, and gets its rows by the sink's rules."""
-        part = Input(upstream, routing.keys)
+        part = Input(upstream, _in_words(routing, schema_of(upstream)))
         node = OperatorNode(Pass(self._unique(name, given=False), schema_of(upstream)), True, (part,))
         draft = _StageDraft(node.spec.name)
         self._drafts.append(draft)
@@ -270,6 +270,12 @@ def _inherited_keys(spec: OperatorSpec, schema: pa.Schema) -> tuple[str, ...]:
     keys = spec.output_keys
     kept = all(key in schema.names and supported_key_type(schema.field(key).type) for key in keys)
     return keys if kept else ()
+
+
+def _in_words(routing: Routing, schema: pa.Schema) -> tuple[str, ...]:
+    """What a checkpoint remembers of a routing: a row with a lane of a sink has no hash of these columns."""
+    keys = routing.keys
+    return (f"lanes({', '.join(keys)})",) if set(keys) <= set(schema.names) else keys
 
 
 def _refuse_doubled_listeners(sink: str, listeners: tuple[CommitListener, ...]) -> None:

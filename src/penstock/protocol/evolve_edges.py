@@ -257,6 +257,11 @@ def _same_hashes(old: EdgeShape, new: EdgeShape) -> bool:
     return not new.keys or (old.keys == new.keys and all(before.get(key) == after.get(key) for key in new.keys))
 
 
+def dealt_by_sink(edge: EdgeShape) -> bool:
+    """Whether its rows carry lanes of a sink and no hash of columns: then its keys say so in words."""
+    return not set(edge.keys) <= dict(edge.columns).keys()
+
+
 def _fate(name: str, into: list[str], again: Mapping[OutputName, list[InputName]], changes: list[ColumnChange]) -> Fate:
     how = [
         f"once more from {output.producer} to {', '.join(dict.fromkeys(at.consumer for at in to))}"

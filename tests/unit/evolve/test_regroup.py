@@ -19,6 +19,7 @@ from penstock.testing.inline import InlineRun, stream_of
 from penstock.testing.tables import Memory, memory_table
 from tests.support.changing import BATCHES, ROWS, Changing
 from tests.support.engine_jobs import SCHEMA, FakeClock, batches_of
+from tests.support.routed import Routed
 
 
 def here(work: RegroupWork) -> list[Regrouped]:
@@ -82,6 +83,21 @@ def test_state_timers_and_rows_in_flight_go_on_with_other_key_groups(
     assert pen_rows["seen"] > 0
     timers = pen.open(str(job.folder)).state("seen", "timers").to_table()
     assert timers.num_rows == ROWS * BATCHES
+
+
+def test_rows_on_their_way_to_a_writer_meet_those_that_come_later(job: Changing, tmp_path: Path) -> None:
+    """F9: lanes of a sink depend on the number of key groups, and only the sink knows them."""
+
+    def made(sink: Routed) -> pen.Output:
+        return stream_of(SCHEMA, "orders").map_batches(lambda batch: batch, name="same").write(sink, name="out")
+
+    before = job.start_and_leave_behind(made(Routed(job.table, job.clock)), rows=40)
+    assert before.edges["same-to-write-out"].rows_in_flight > 0
+    rewritten(job.folder, tmp_path / "copy", 64)
+    job.folder, sink = tmp_path / "second", Routed(job.table, job.clock)
+    job.finish(made(sink), restore=str(tmp_path / "copy"), max_parallelism=64, parallelism=4)
+    assert Counter(row["number"] for row in job.rows()) == Counter(range(ROWS * BATCHES))
+    assert {user: len(subtasks) for user, subtasks in sink.writers.items()} == dict.fromkeys(range(7), 1)
 
 
 def test_aggregates_and_deduplication_are_found_again(job: Changing, tmp_path: Path) -> None:
