@@ -38,6 +38,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     terminalreporter.write_line(f"drawn for this run: PENSTOCK_DRAW={DRAW}")
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks at the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The folder decides: tests under spark/ and sinks/ carry the marker of that name, and long ones come first."""
     items.sort(key=_place)
