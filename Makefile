@@ -7,7 +7,7 @@ IN_ROOT := cd "$(ROOT)" &&
 TESTS ?= tests
 # Two processes: one has all tests on Spark, which share a session, while the other has the rest, file by file.
 JOBS ?= 2
-AT_ONCE := $(if $(filter-out 1,$(JOBS)),-n $(JOBS) --dist loadgroup --no-loadscope-reorder)
+AT_ONCE := $(if $(filter-out 1,$(JOBS)),-n $(JOBS) --no-loadscope-reorder)
 export PYTHON
 
 .DEFAULT_GOAL := help

@@ -8,6 +8,8 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
+from xdist.remote import Producer
+from xdist.scheduler.loadscope import LoadScopeScheduling
 
 from tests.support.draws import DRAW
 from tests.support.leftovers import FAILED, stop_leftovers
@@ -25,6 +27,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
 )
 
 
+ON_SPARK = ("tests/spark/", "tests/docs/test_docs.py")
 LONG_FIRST = ("spark", "sim", "docs", "sinks", "browser", "fuzz", "generated")
 """Folders whose files take longest begin first, so that at the end no process waits for a long file of another."""
 
@@ -38,7 +41,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     terminalreporter.write_line(f"drawn for this run: PENSTOCK_DRAW={DRAW}")
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks at the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The folder decides: tests under spark/ and sinks/ carry the marker of that name, and long ones come first."""
     items.sort(key=_place)
@@ -46,15 +48,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         folders = set(item.path.relative_to(ROOT / "tests").parts[:-1])
         for marker in {"spark", "sinks"} & folders:
             item.add_marker(marker)
-        # For `make test JOBS=2`: all that needs Spark shares one session, in one process; else a file is one job.
-        on_spark = item.get_closest_marker("spark") is not None
-        item.add_marker(pytest.mark.xdist_group("spark" if on_spark else item.path.name))
         if item.get_closest_marker("timeout") is not None:
             continue
         if item.get_closest_marker("slow") is not None:
             item.add_marker(pytest.mark.timeout(SLOW_TEST_S))
         elif {"spark", "docs"} & folders:
             item.add_marker(pytest.mark.timeout(SPARK_TEST_S))
+
+
+class OneSession(LoadScopeScheduling):
+    """For `make test`, which has two processes: all that needs Spark shares the session of one of them, while the other
+    has the rest, file by file."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return "spark" if file.startswith(ON_SPARK) else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
+    return OneSession(config, log)
 
 
 @pytest.hookimpl(wrapper=True)
