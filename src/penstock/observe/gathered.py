@@ -86,12 +86,16 @@ class Gathered:
     epoch: EpochPublished | None = None
     """The last one of the newest run that is no takeover."""
     refused: StartRefused | None = None
+    """The last start, if nothing was heard of the query since: one that is tried beside a query that runs, and
+    refused, says nothing about that query's end."""
     last_sign: str | None = None
     troubles: Troubles = field(default_factory=Troubles)
 
     def add(self, event: Event) -> None:
         if not isinstance(event, StartRefused) and not self._of_older_run(event):
             self.last_sign = event.at
+            if isinstance(event, Alive | EpochPublished | QueryStopped):
+                self.refused = None
         match event:
             case QueryStarted():
                 self._start(event)

@@ -414,8 +414,9 @@ def _millis(seconds: float) -> int:
 
 
 def _number(value: float | None) -> float | None:
-    """Three digits are enough for people. JSON knows neither NaN nor infinity."""
-    return None if value is None or not isfinite(value) else float(f"{value:.4g}")
+    """Three digits are enough for people. JSON knows neither NaN nor infinity; rounding may give the latter."""
+    rounded = None if value is None else float(f"{value:.4g}")
+    return rounded if rounded is not None and isfinite(rounded) else None
 
 
 def names_of(view: QueryView) -> Mapping[str, str]:
