@@ -214,3 +214,13 @@ def test_a_query_serves_its_metrics_while_it_runs(tmp_path: Path, table: str) ->
 def test_what_is_no_port_is_refused(tmp_path: Path, written: object) -> None:
     with pytest.raises(ConfigError, match="metrics"):
         Config.of(tmp_path, metrics=written)  # type: ignore[typeddict-item]
+
+
+def test_a_sink_whose_first_commit_fails_is_not_forgotten_when_another_one_commits() -> None:
+    retried = CommitRetried(at=AT, sink="other", first=CheckpointId(1), last=CheckpointId(1), attempt=1, message="x")
+    waiting = msgspec.structs.replace(PUBLISHED, uncommitted=3)
+    committed = msgspec.structs.replace(COMMITTED, last=PUBLISHED.checkpoint)
+    name = "penstock_uncommitted_checkpoints[('query', 'totals')]"
+    assert scraped(fed(STARTED, waiting, retried, committed))[name] == 3
+    both = msgspec.structs.replace(committed, sink="other")
+    assert scraped(fed(STARTED, waiting, retried, committed, both))[name] == 0
