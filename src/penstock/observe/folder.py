@@ -259,6 +259,7 @@ class Folder:
                 last_sign_s=gathered.last_sign_s,
                 alive=gathered.alive,
                 epoch=gathered.epoch,
+                heard=gathered.heard,
                 refused=gathered.refused,
                 source=troubles.source,
                 commit=commit,

@@ -345,3 +345,11 @@ def test_moments_at_the_ends_of_the_calendar_are_read(tmp_path: Path, at: str) -
     folder_of(tmp_path, msgspec.structs.replace(PUBLISHED, at=at, watermarks={"totals": at}))
     (epoch,) = OpenFolder(open_store(str(tmp_path))).epochs().to_pylist()
     assert epoch["checkpoint"] == PUBLISHED.checkpoint
+
+
+def test_a_clock_that_was_set_back_does_not_hide_what_a_query_waits_for(tmp_path: Path) -> None:
+    before = "2026-11-15T11:34:56.789012+00:00"
+    sign = Alive(at=before, generation=STARTED.generation, every_s=10.0, waiting_for="input")
+    now_s = (seconds_of(before) or 0.0) + 1.0
+    verdict = folder_of(tmp_path, STARTED, PUBLISHED, sign, life=Life.ALIVE, now_s=now_s).look().verdict
+    assert (verdict.kind, verdict.why) == (Standing.WAITING, "it waits for input")
