@@ -353,3 +353,10 @@ def test_a_clock_that_was_set_back_does_not_hide_what_a_query_waits_for(tmp_path
     now_s = (seconds_of(before) or 0.0) + 1.0
     verdict = folder_of(tmp_path, STARTED, PUBLISHED, sign, life=Life.ALIVE, now_s=now_s).look().verdict
     assert (verdict.kind, verdict.why) == (Standing.WAITING, "it waits for input")
+
+
+def test_epochs_of_the_page_are_in_the_order_of_time_where_a_clock_was_set_back(tmp_path: Path) -> None:
+    earlier = msgspec.structs.replace(PUBLISHED, at="2026-11-15T11:34:56+00:00", checkpoint=CheckpointId(43))
+    told = document(folder_of(tmp_path, STARTED, PUBLISHED, earlier).look())["epochs"]
+    assert told["checkpoint"] == [43, PUBLISHED.checkpoint]
+    assert told["at"][1] > 0
