@@ -6,6 +6,7 @@ One function each, so that every message, event and line of the command goes thr
 from __future__ import annotations
 
 import difflib
+import json
 import re
 from collections.abc import Iterable
 
@@ -28,6 +29,12 @@ _NAMED = re.compile(
     r"\\?[\"']?\s*[=:]\s*\\?[\"']?)(?P<value>(?:Bearer |Basic )?[^\s\"'&,;)}\]\\]+)",
     re.IGNORECASE,
 )
+# Inside JSON: one string with its quotes. No character can be matched in two ways.
+_JSON_STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
+_SUSPECT = re.compile(
+    r"://|secret|passwo?r?d|token|credential|signature|_key|[.-]key|accesskey|accountkey", re.IGNORECASE
+)
+"""Without one of these a text has nothing to hide: most have none, and are not looked at string by string."""
 # In abfss://container@account the part before @ is no secret.
 _CONTAINER_SCHEME = re.compile(r"(?<![A-Za-z0-9+.-])(abfs|wasb)s?$", re.IGNORECASE)
 _SCHEME_LENGTH = 6
@@ -57,6 +64,24 @@ def redacted(text: str) -> str:
     if "://" in text:
         text = _WORD.sub(_without_values, _USER.sub(_without_user, text))
     return _NAMED.sub(rf"\g<name>{HIDDEN}", text)
+
+
+def redacted_json(text: str) -> str:
+    """A JSON document with each of its strings redacted by itself. It stays JSON: names of ours and of users, such as
+    a stage ``tokens``, stand before numbers, and a secret may stand beside an escape.
+
+    >>> redacted_json('{"tokens": 3, "why": "password:\\\\nabc"}')
+    '{"tokens": 3, "why": "password:\\\\n***"}'
+    """
+    return _JSON_STRING.sub(_redacted_string, text) if _SUSPECT.search(text) else text
+
+
+def _redacted_string(match: re.Match[str]) -> str:
+    if _SUSPECT.search(match[0]) is None:
+        return match[0]
+    plain = json.loads(match[0], strict=False)
+    shown = redacted(plain)
+    return match[0] if shown == plain else json.dumps(shown, ensure_ascii=False)
 
 
 def _escaped(match: re.Match[str]) -> str:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -213,3 +214,15 @@ def test_several_queries_stand_side_by_side(browser: Browser, tmp_path: Path, se
     picture(browser, "several", 1200, 420)
     browser.run("document.querySelectorAll('a.card')[1].click()")
     browser.wait("document.body.innerText.includes('nothing published was lost')")
+
+
+def test_the_line_of_commits_never_goes_back_in_time(browser: Browser, tmp_path: Path) -> None:
+    """Commits come in bursts: after a pause several stand closer together than usual."""
+    browser.open(report(tmp_path, write_folder(tmp_path / "orders", epochs=20)))
+    commits = "[0, 60, 61, 62, 200, 201, 900].map(at => ({ at: 1e12 + at * 1000, ms: 5 }))"
+    path = browser.run(
+        f"commitChart({{ doc: {{ commits: {commits} }}, width: () => 800 }}).querySelector('.line').getAttribute('d')"
+    )
+    places = [float(place) for place in re.findall(r"[ML]([\d.]+) ", path)]
+    assert len(places) == 14
+    assert places == sorted(places)

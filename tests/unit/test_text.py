@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from penstock.text import redacted
+from penstock.text import redacted, redacted_json
 
 LONG = 1 << 20
 
@@ -36,3 +38,25 @@ def test_secrets_are_hidden_and_the_rest_stays(text: str, shown: str) -> None:
 def test_a_long_text_that_was_made_to_be_slow_is_not(part: str) -> None:
     """In proportion to its length this takes milliseconds; with its square, hours. The limit of every test tells."""
     assert "me:pass" not in redacted(part * (LONG // len(part)) + " s3://me:pass@bucket")
+
+
+@pytest.mark.parametrize(
+    ("document", "shown"),
+    [
+        ('{"tokens": 2, "secret": null, "x": {"password": {"a": 1}}}',) * 2,
+        (r'{"why": "bad token:\nabc\ndef"}', r'{"why": "bad token:\n***\ndef"}'),
+        (
+            r'{"why": "say \"password\": \"abc\" to s3://me:pass@x"}',
+            r'{"why": "say \"password\": \"***\" to s3://***@x"}',
+        ),
+        (r'["C:\\token\\", 1, "s3://me:pass@x/\u2028"]', '["C:\\\\token\\\\", 1, "s3://***@x/\u2028"]'),
+    ],
+)
+def test_secrets_inside_json_are_hidden_and_it_stays_json(document: str, shown: str) -> None:
+    assert redacted_json(document) == shown
+    json.loads(redacted_json(document))
+
+
+@pytest.mark.parametrize("part", ['"token', "token\\n", "://", '"', "\\", "x"])
+def test_a_long_string_in_json_takes_no_longer_than_its_text(part: str) -> None:
+    assert "me:pass" not in redacted_json(json.dumps([part * (LONG // len(part)) + " s3://me:pass@bucket"]))

@@ -71,8 +71,7 @@ def demo(clicks: int, folder: Path | None, keep: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 def checkpoints(folder: str, as_json: bool) -> None:
     """List the checkpoints in FOLDER, what is in flight in them and what waits for its commit."""
-    checkpoints = Checkpoints(open_store(folder))
-    manifests = [checkpoints.read(number) for number in checkpoints.ids()]
+    manifests = Checkpoints(open_store(folder)).retained()
     if not manifests:
         raise _no_checkpoint(folder)
     if as_json:

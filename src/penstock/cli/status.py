@@ -13,6 +13,7 @@ import click
 import msgspec
 
 from penstock.cli.terminal import say, say_json
+from penstock.errors import PenstockError
 from penstock.observe.folder import Folder
 from penstock.observe.lines import CLEAR, checkpoint_age_s, failure_lines, phases_line, status_lines, top_lines
 from penstock.observe.model import QueryView
@@ -55,10 +56,19 @@ def top(folders: tuple[str, ...], every: float, count: int | None) -> None:
     """Show the queries in FOLDERS, their stages and edges, again and again."""
     places = [Folder(open_store(folder)) for folder in folders]
     for look in itertools.count(1):
-        _draw([line for place in places for line in top_lines(place.look())], clear=count != 1)
+        shown = [_top(name, place) for name, place in zip(folders, places, strict=True)]
+        _draw([line for lines, _ in shown for line in lines], clear=count != 1)
         if look == count:
-            return
+            sys.exit(0 if all(readable for _, readable in shown) else 1)
         time.sleep(every)
+
+
+def _top(name: str, place: Folder) -> tuple[list[str], bool]:
+    """Lines, and whether the folder was read: one that cannot be does not hide the others, nor end the watch."""
+    try:
+        return top_lines(place.look()), True
+    except PenstockError as error:
+        return [f"{name}  cannot be read", *str(error).splitlines(), ""], False
 
 
 @click.command()
@@ -134,6 +144,7 @@ def as_document(view: QueryView) -> dict[str, Any]:
         "bytes_in_flight": view.bytes_in_flight,
         "backlog_s": view.backlog_s,
         "uncommitted": view.uncommitted,
+        "unreadable": [dataclasses.asdict(entry) for entry in view.unreadable],
         "late_rows": view.late_rows,
         "state_bytes": view.checkpoints[-1].state_bytes if view.checkpoints else 0,
         "phases": dict(rates.phases),

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import click
 
-from penstock.text import printable, printable_json, redacted
+from penstock.text import printable, printable_json, redacted, redacted_json
 
 
 def say(text: str, *, err: bool = False) -> None:
@@ -15,4 +15,4 @@ def say(text: str, *, err: bool = False) -> None:
 
 def say_json(document: str) -> None:
     """Prints a JSON document for programs."""
-    click.echo(printable_json(redacted(document)))
+    click.echo(printable_json(redacted_json(document)))

@@ -116,8 +116,7 @@ def _waiting(folder: str) -> list[Committable]:
 
     Raises: `NoSuchCheckpoint` when it holds none: a misspelt folder would protect nothing.
     """
-    checkpoints = Checkpoints(open_store(folder))
-    manifests = [checkpoints.read(number) for number in checkpoints.ids()]
+    manifests = Checkpoints(open_store(folder)).retained()
     if not manifests:
         raise NoSuchCheckpoint(
             f"{folder} holds no checkpoint",

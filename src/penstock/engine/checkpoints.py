@@ -75,6 +75,24 @@ class Checkpoints:
                 # A newer driver went on and retired it between the two calls.
         return [], None
 
+    def retained(self) -> list[Manifest]:
+        """All checkpoints that can be gone back to. A query that runs retires some of them meanwhile, which are left
+        out; none are left only where there are none.
+
+        Raises: as `read`.
+        """
+        while ids := self.ids():
+            found = []
+            for checkpoint in ids:
+                try:
+                    found.append(self.read(checkpoint))
+                except NoSuchCheckpoint:
+                    if self.holds(checkpoint):
+                        raise
+            if found:
+                return found
+        return []
+
     def read(self, checkpoint: CheckpointId) -> Manifest:
         """Raises: `NoSuchCheckpoint`, `CorruptFile`, `FormatTooNew`."""
         path = manifest_path(checkpoint)

@@ -14,7 +14,7 @@ import msgspec
 from penstock.observe.figures import BytesWritten, Count, EdgeFigures, Int64, Seconds, StageFigures
 from penstock.protocol.ids import BatchId, CheckpointId, Generation
 from penstock.protocol.report import ErrorReport
-from penstock.text import redacted
+from penstock.text import redacted_json
 
 EpochKind: TypeAlias = Literal["ingest", "drain", "takeover"]
 StopReason: TypeAlias = Literal["stopped", "drained", "finished", "failed", "fenced"]
@@ -417,7 +417,7 @@ EPOCH_TAG = _BEGIN + b'"EpochPublished"'
 
 def encode_event(event: Event) -> bytes:
     """One line, with its line break, without secrets of URLs and messages."""
-    line = redacted(_ENCODER.encode(event).decode()).encode() + b"\n"
+    line = redacted_json(_ENCODER.encode(event).decode()).encode() + b"\n"
     assert line.startswith(_BEGIN)
     return line
 

@@ -160,12 +160,22 @@ class Folder:
     def _feed_current(self) -> None:
         if self._store.exists(EVENTS):
             self._read_bytes = self._feed_file(EVENTS, self._read_bytes)
+        elif self._read_bytes:
+            self._forget()
+
+    def _forget(self) -> None:
+        """The history is shorter than what was read of it: a piece was put away between two of our steps, or somebody
+        deleted the folder, and another query began there. What is remembered would be told for its own."""
+        self._pieces, self._checkpoints = None, {}
 
     def _feed_file(self, path: str, offset: int = 0) -> int:
         """Feeds a file from an offset on, a part at a time; returns where it ended. Of one that is far longer than a
         driver lets it become, the end is read."""
         reader = self._store.open_reader(path)
         try:
+            if offset > reader.size:
+                self._forget()
+                return 0
             offset = max(offset, reader.size - LOG_TIMES * self._store.log_bytes_max)
             while offset < reader.size:
                 part = bytearray(min(CHUNK_BYTES, reader.size - offset))
@@ -249,6 +259,7 @@ class Folder:
                 last_sign_s=gathered.last_sign_s,
                 alive=gathered.alive,
                 epoch=gathered.epoch,
+                heard=gathered.heard,
                 refused=gathered.refused,
                 source=troubles.source,
                 commit=commit,
@@ -283,8 +294,11 @@ def _manifest(store: Store, checkpoint: CheckpointId, unreadable: list[Unreadabl
     path = manifest_path(checkpoint)
     try:
         match decode_manifest(store.read(path)):
-            case Manifest() as manifest:
+            case Manifest() as manifest if manifest.checkpoint == checkpoint:
                 return manifest
+            case Manifest() as manifest:
+                why = f"it is the manifest of checkpoint {manifest.checkpoint}"
+                unreadable.append(UnreadableFile(path, "PEN-012", why))
             case TooNew(version):
                 unreadable.append(
                     UnreadableFile(path, "PEN-011", f"it has format {version}, which is newer than this library")

@@ -85,20 +85,27 @@ class Gathered:
     alive: Alive | None = None
     epoch: EpochPublished | None = None
     """The last one of the newest run that is no takeover."""
+    heard: bool = False
+    """Whether the last sign of life came after that epoch. The order of the history tells; a clock may be set back."""
     refused: StartRefused | None = None
+    """The last start, if nothing was heard of the query since: one that is tried beside a query that runs, and
+    refused, says nothing about that query's end."""
     last_sign: str | None = None
     troubles: Troubles = field(default_factory=Troubles)
 
     def add(self, event: Event) -> None:
         if not isinstance(event, StartRefused) and not self._of_older_run(event):
             self.last_sign = event.at
+            if isinstance(event, Alive | EpochPublished | QueryStopped):
+                self.refused = None
         match event:
             case QueryStarted():
                 self._start(event)
             case QueryStopped():
                 self._stop(event)
             case Alive():
-                self.alive = self.alive if self._of_older_run(event) else event
+                if not self._of_older_run(event):
+                    self.alive, self.heard = event, True
             case StartRefused():
                 self.refused = event
                 self._fail(event.at, "start", "", event.error)
@@ -139,7 +146,7 @@ class Gathered:
 
     def _start(self, event: QueryStarted) -> None:
         self.started, self.stopped, self.alive, self.epoch, self.refused = event, None, None, None, None
-        self.troubles = Troubles()
+        self.heard, self.troubles = False, Troubles()
         host, pid = ("", 0) if event.process is None else (cut(event.process.host), event.process.pid)
         self.runs[event.generation] = Run(event.generation, host, pid, cut(event.version), event.at, event)
         if len(self.runs) > RUNS_MAX:
@@ -163,7 +170,7 @@ class Gathered:
         self.troubles.storage = self.troubles.failed = None
         started = self.started
         if event.kind != "takeover":
-            self.epoch = event
+            self.epoch, self.heard = event, False
         if started is not None and started.generation in self.runs:
             run = self.runs[started.generation]
             first = event.checkpoint if run.first is None else run.first

@@ -30,6 +30,7 @@ def status_lines(view: QueryView) -> list[str]:
     lines += _field("folder", view.folder)
     if verdict.health is Health.EMPTY:
         return lines
+    lines += _field("unreadable", _unreadable(view))
     lines += _field("run", _run(view))
     lines += _field("checkpoint", _checkpoint(view))
     lines += _field("rates", _rates(view))
@@ -98,6 +99,15 @@ def _checkpoint(view: QueryView) -> str:
     age = "" if age_s is None else f", {human_seconds(age_s)} old"
     every = "" if view.rates.cadence_s is None else f", one every {human_seconds(view.rates.cadence_s)}"
     return f"checkpoint {view.checkpoint_ids[-1]}{age}{every}"
+
+
+def _unreadable(view: QueryView) -> str:
+    """A start on a newest checkpoint that cannot be read would be refused."""
+    if not view.unreadable:
+        return ""
+    last = max(view.unreadable, key=lambda entry: entry.path)
+    more = f", and {len(view.unreadable) - 1} more" if len(view.unreadable) > 1 else ""
+    return f"{last.path} [{last.code}] {last.why}{more}"
 
 
 def _rates(view: QueryView) -> str:

@@ -193,6 +193,8 @@ class Metrics:
 
     def _commit(self, event: Committed | CommitRetried | CommitSlow) -> None:
         name, sink = self._query, event.sink
+        # One that has committed nothing so far holds results back as well.
+        self._committed.setdefault(sink, CheckpointId(-1))
         match event:
             case Committed():
                 self.commits.labels(name, sink).inc()

@@ -12,6 +12,8 @@ from penstock.errors import ConfigError
 from penstock.observe.events import EpochPublished, Event, QueryStopped
 from penstock.observe.metrics import Metrics
 
+IDLE_S = 30.0
+"""A connection without a request ends then: the port is open to others, and each connection has a thread."""
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -66,6 +68,8 @@ class MetricsServer:
 
 def _handler(answer: Callable[[str], tuple[int, str, bytes]]) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
+        timeout = IDLE_S
+
         def do_GET(self) -> None:
             code, kind, body = answer(self.path)
             self.send_response(code)

@@ -53,13 +53,17 @@ def human_bytes(count: int) -> str:
 
 
 def human_seconds(seconds: float) -> str:
-    """A duration in at most six characters, up to a day.
+    """A duration in at most seven characters, up to some years. One below zero is that of a clock that is ahead.
 
-    >>> human_seconds(0.0123), human_seconds(2.5), human_seconds(600)
-    ('12 ms', '2.5 s', '10 min')
+    >>> human_seconds(0.0123), human_seconds(2.5), human_seconds(600), human_seconds(-36000), human_seconds(2592000)
+    ('12 ms', '2.5 s', '10 min', '-10.0 h', '30.0 d')
     """
+    if seconds < 0:
+        return f"-{human_seconds(-seconds)}"
     if seconds < 0.9995:
         return f"{seconds * 1000:.0f} ms"
     if seconds < 99.95:
         return f"{seconds:.1f} s"
-    return f"{seconds / 60:.0f} min"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 172_800 else f"{seconds / 86_400:.1f} d"

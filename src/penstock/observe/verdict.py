@@ -126,6 +126,8 @@ class RunFacts:
     last_sign_s: float | None = None
     alive: Alive | None = None
     epoch: EpochPublished | None = None
+    heard: bool = False
+    """Whether the sign of life is newer than the epoch."""
     refused: StartRefused | None = None
     """The last start, if it was refused."""
     source: SourceSlow | None = None
@@ -271,12 +273,11 @@ def _healthy(facts: RunFacts) -> RunVerdict:
             return RunVerdict(
                 Standing.STARTING, "its first epoch has not ended yet", since=since, generation=generation
             )
-    heard = alive is not None and (epoch is None or alive.at > epoch.at)
-    if heard and alive is not None and alive.waiting_for is not None:
+    if facts.heard and alive is not None and alive.waiting_for is not None:
         why = f"it waits for {alive.waiting_for}"
         return RunVerdict(Standing.WAITING, why, since=None if epoch is None else epoch.at, generation=generation)
     assert epoch is not None
-    if heard and alive is not None and alive.stage is not None and alive.running_s > _long_s(epoch):
+    if facts.heard and alive is not None and alive.stage is not None and alive.running_s > _long_s(epoch):
         usual = f"the last epoch took {epoch.duration_s:.1f} s"
         why = f"the job of stage {alive.stage} runs for {alive.running_s:.0f} s, {usual}"
         next_step = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from math import isfinite
 
 from penstock.observe.condense import seconds_of
 from penstock.observe.events import Committed, EpochPublished
@@ -217,7 +218,13 @@ def lately(epochs: Sequence[EpochPublished]) -> list[EpochPublished]:
 def _rate(epochs: Sequence[EpochPublished], rows: Sequence[int]) -> float | None:
     """While epochs ran: waiting for input says nothing about how fast rows are processed."""
     seconds = sum(epoch.duration_s for epoch in epochs)
-    return sum(rows) / seconds if seconds > 0 else None
+    return _per_s(sum(rows), seconds)
+
+
+def _per_s(count: int, seconds: float) -> float | None:
+    """None where no time passed, or so little that no number is left: JSON knows no infinity."""
+    rate = count / seconds if seconds > 0 else None
+    return rate if rate is not None and isfinite(rate) else None
 
 
 def rates_of(epochs: Sequence[EpochPublished]) -> Rates:
@@ -228,15 +235,12 @@ def rates_of(epochs: Sequence[EpochPublished]) -> Rates:
     gaps = [after - before for before, after in pairwise(times)]
     total_s = sum(epoch.duration_s + epoch.waited_s for epoch in epochs)
 
-    def per_s(count: int) -> float | None:
-        return count / total_s if total_s > 0 else None
-
     return Rates(
         cadence_s=statistics.median(gaps) if gaps else None,
         cadence_s_max=max(gaps, default=None),
-        rows_in_per_s=per_s(sum(epoch.rows_in for epoch in epochs)),
-        rows_processed_per_s=per_s(sum(epoch.rows_processed for epoch in epochs)),
-        rows_out_per_s=per_s(sum(epoch.rows_out for epoch in epochs)),
+        rows_in_per_s=_per_s(sum(epoch.rows_in for epoch in epochs), total_s),
+        rows_processed_per_s=_per_s(sum(epoch.rows_processed for epoch in epochs), total_s),
+        rows_out_per_s=_per_s(sum(epoch.rows_out for epoch in epochs), total_s),
         phases=phases_of(epochs),
     )
 

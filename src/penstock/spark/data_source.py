@@ -30,7 +30,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from penstock.errors import ConfigError, MissingFile, NoSuchCheckpoint
-from penstock.observe.tables.data import KEY_GROUP, FlightRows, StateRows, key_arrays
+from penstock.observe.tables.data import FlightRows, StateRows, key_arrays
 from penstock.observe.tables.holding import Holding
 from penstock.observe.tables.opened import OpenFolder, holding, lost, only_edge
 from penstock.observe.tables.scan import Scan
@@ -119,13 +119,14 @@ def _number(text: str | None) -> CheckpointId | None:
 
 
 def _key(text: str | None) -> Any:
-    """A key is JSON: ``7``, ``"ann"``, ``{"user": 7, "shop": "a"}``."""
+    """A key is JSON: ``7``, ``"ann"``, ``null``, ``{"user": 7, "shop": "a"}``."""
     if text is None:
         return None
     try:
-        return json.loads(text)
+        key = json.loads(text)
     except ValueError:
         return text
+    return [None] if key is None else key  # None alone would mean every key
 
 
 class CheckpointSource(DataSource):
@@ -263,15 +264,16 @@ class _Pruned(DataSourceReader):
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
         """What cannot be pruned by a filter is left to Spark, which looks at every row again in any case."""
         equal: dict[str, Any] = {}
+        group = self._rows().group_column  # a column of the user may have the usual name
         for part in filters:
             match part:
                 case EqualTo((name,), value) | EqualNullSafe((name,), value):
                     equal[name] = value
-                    if name == KEY_GROUP and isinstance(value, int):
+                    if name == group and isinstance(value, int):
                         self._lo, self._hi = max(self._lo, value), min(self._hi, value + 1)
-                case GreaterThanOrEqual((name,), int(value)) if name == KEY_GROUP:
+                case GreaterThanOrEqual((name,), int(value)) if name == group:
                     self._lo = max(self._lo, value)
-                case LessThan((name,), int(value)) if name == KEY_GROUP:
+                case LessThan((name,), int(value)) if name == group:
                     self._hi = min(self._hi, value)
         names = self._key_names()
         if self._key is None and names.names and set(names.names) <= equal.keys():

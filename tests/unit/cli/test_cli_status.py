@@ -10,9 +10,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 from penstock.cli import main
-from penstock.errors import StageFailed
+from penstock.engine.checkpoints import Checkpoints
+from penstock.errors import StageFailed, StorageFailed
 from penstock.observe.events import EpochFailed, Event, QueryStopped, encode_event
+from penstock.observe.folder import Folder
 from penstock.observe.journal import append_line
+from penstock.observe.model import QueryView
 from penstock.observe.process import this_process
 from penstock.protocol.ids import CheckpointId
 from penstock.protocol.report import ErrorReport
@@ -123,3 +126,39 @@ def test_a_process_that_was_killed_is_named(tmp_path: Path) -> None:
     assert "killed since" in result.output
     assert f"process {gone.pid}" in result.output
     assert AT in result.output
+
+
+def test_a_checkpoint_that_cannot_be_read_is_told(finished: Path) -> None:
+    newest = max((finished / "manifests").iterdir())
+    newest.write_bytes(b"{")
+    assert f"manifests/{newest.name} [PEN-012]" in penstock("status", finished).output
+    (told,) = json.loads(penstock("status", finished, "--json").output)["unreadable"]
+    assert told["code"] == "PEN-012"
+
+
+def test_a_folder_that_cannot_be_reached_does_not_hide_the_others(
+    finished: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look = Folder.look
+
+    def fails_for_gone(place: Folder) -> QueryView:
+        if place._store.url.endswith("/gone"):
+            raise StorageFailed("no answer", cause="", next_step="", path="gone")
+        return look(place)
+
+    monkeypatch.setattr(Folder, "look", fails_for_gone)
+    result = penstock("top", finished / "gone", finished, "--count", "1")
+    assert result.exit_code == 1
+    assert "no answer" in result.output
+    assert "-to-" in result.output
+
+
+def test_a_checkpoint_that_expires_while_all_are_listed_is_left_out(
+    finished: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The query runs: between the list and the reading it went on."""
+    ids, kept = Checkpoints.ids, Checkpoints(open_store(str(finished))).ids()
+    monkeypatch.setattr(Checkpoints, "ids", lambda checkpoints: [CheckpointId(999), *ids(checkpoints)])
+    result = penstock("checkpoints", finished, "--json")
+    assert result.exit_code == 0
+    assert [told["checkpoint"] for told in json.loads(result.output)] == kept

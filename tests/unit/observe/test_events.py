@@ -36,7 +36,7 @@ from penstock.observe.events import (
     decode_events,
     encode_event,
 )
-from penstock.observe.figures import BytesWritten
+from penstock.observe.figures import BytesWritten, StageFigures
 from penstock.observe.progress import format_commit, format_epoch, human_bytes, human_seconds
 from penstock.protocol.ids import BatchId, CheckpointId, Generation
 from penstock.protocol.report import ErrorReport
@@ -246,7 +246,17 @@ def test_sizes_are_shown_in_the_units_in_which_they_are_written(count: int, text
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0, "0 ms"), (0.0123, "12 ms"), (0.9994, "999 ms"), (0.9996, "1.0 s"), (99.94, "99.9 s"), (100, "2 min")],
+    [
+        (0, "0 ms"),
+        (0.0123, "12 ms"),
+        (0.9994, "999 ms"),
+        (0.9996, "1.0 s"),
+        (99.94, "99.9 s"),
+        (100, "2 min"),
+        (7200, "2.0 h"),
+        (2.592e6, "30.0 d"),
+        (-60, "-60.0 s"),
+    ],
 )
 def test_durations_are_short(seconds: float, text: str) -> None:
     assert human_seconds(seconds) == text
@@ -255,3 +265,16 @@ def test_durations_are_short(seconds: float, text: str) -> None:
 def test_a_line_ends_with_what_autoscaling_says() -> None:
     line = format_epoch(published(scaling={TOTALS: "2→4: backlog 12 s (3MB) at 30k rows/s"}))
     assert line == f"{format_epoch(PUBLISHED)}  totals 2→4: backlog 12 s (3MB) at 30k rows/s"
+
+
+def test_events_of_a_query_whose_names_sound_secret_can_be_read_again() -> None:
+    event = published(parallelism={"tokens": 2}, stages={"password": StageFigures(rows=3)}, watermarks={"token": AT})
+    assert decode_events(encode_event(event)) == [event]
+
+
+def test_an_error_with_a_secret_before_a_line_break_can_be_read_again() -> None:
+    error = ErrorReport("PEN-030", "bad token:\nhunter2\nat line 1", "", "")
+    (event,) = decode_events(encode_event(QueryStopped(at=AT, reason="failed", error=error)))
+    assert isinstance(event, QueryStopped)
+    assert event.error is not None
+    assert event.error.seen == "bad token:\n***\nat line 1"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from penstock.cli.status import as_document
 from penstock.errors import StageFailed
 from penstock.observe import folder as folder_module
 from penstock.observe import gathered
@@ -29,7 +31,9 @@ from penstock.observe.events import (
 from penstock.observe.figures import StageFigures
 from penstock.observe.folder import Folder
 from penstock.observe.journal import append_line
+from penstock.observe.page.document import document
 from penstock.observe.process import life_of, this_process
+from penstock.observe.tables.opened import OpenFolder
 from penstock.observe.verdict import Health, Life, Standing
 from penstock.protocol.ids import CheckpointId, Generation
 from penstock.protocol.report import ErrorReport
@@ -287,3 +291,72 @@ def test_a_history_that_claims_to_be_a_terabyte_is_read_from_its_end(tmp_path: P
         file.write(b"\n" + encode_event(STARTED) + encode_event(PUBLISHED))
     view = folder_of(tmp_path).look()
     assert [epoch.checkpoint for epoch in view.epochs] == [PUBLISHED.checkpoint]
+
+
+LATER = "2026-11-15T12:34:57.789012+00:00"
+REFUSED = StartRefused(at=AT, error=ErrorReport("PEN-010", "the program does not fit", "", ""))
+
+
+def test_a_start_that_was_refused_beside_a_query_does_not_hide_how_that_ended(tmp_path: Path) -> None:
+    ended = QueryStopped(at=LATER, reason="drained")
+    assert folder_of(tmp_path, STARTED, PUBLISHED, REFUSED, ended).look().verdict.kind is Standing.DRAINED
+    assert folder_of(tmp_path, REFUSED).look().verdict.kind is Standing.REFUSED
+
+
+def test_a_start_that_was_refused_beside_a_query_does_not_hide_that_it_was_killed(tmp_path: Path) -> None:
+    went_on = msgspec.structs.replace(PUBLISHED, at=LATER)
+    killed = folder_of(tmp_path, STARTED, PUBLISHED, REFUSED, went_on, life=Life.GONE)
+    assert killed.look().verdict.kind is Standing.KILLED
+
+
+@pytest.mark.parametrize("between", [False, True])
+def test_a_query_that_begins_in_a_folder_that_was_emptied_is_not_told_the_old_history(
+    tmp_path: Path, between: bool
+) -> None:
+    place = folder_of(tmp_path, STARTED, PUBLISHED, PUBLISHED)
+    assert len(place.look().epochs) == 2
+    (tmp_path / "events.jsonl").unlink()
+    if between:
+        assert place.look().epochs == ()
+    append_line(open_store(str(tmp_path)), encode_event(msgspec.structs.replace(STARTED, name="anew")))
+    view = place.look()
+    assert (view.name, view.epochs) == ("anew", ())
+
+
+def test_a_manifest_under_another_number_is_listed_as_unreadable(tmp_path: Path, table: str) -> None:
+    run(tmp_path, table)
+    newest = max((tmp_path / "manifests").iterdir())
+    (tmp_path / "manifests/0000000999.json").write_bytes(newest.read_bytes())
+    view = Folder(open_store(str(tmp_path))).look()
+    assert [entry.path for entry in view.unreadable] == ["manifests/0000000999.json"]
+    assert view.checkpoints[-1].checkpoint == int(newest.stem)
+
+
+@pytest.mark.parametrize("duration_s", [5e-324, 2**62 / 1.79765e308])
+def test_rates_of_epochs_that_took_no_time_are_numbers_that_json_has(tmp_path: Path, duration_s: float) -> None:
+    epoch = msgspec.structs.replace(PUBLISHED, duration_s=duration_s, waited_s=0.0, rows_in=2**62)
+    view = folder_of(tmp_path, STARTED, epoch).look()
+    for told in (as_document(view), document(view)):
+        json.dumps(told, allow_nan=False)
+
+
+@pytest.mark.parametrize("at", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00", "0001-01-01T00:00:00"])
+def test_moments_at_the_ends_of_the_calendar_are_read(tmp_path: Path, at: str) -> None:
+    folder_of(tmp_path, msgspec.structs.replace(PUBLISHED, at=at, watermarks={"totals": at}))
+    (epoch,) = OpenFolder(open_store(str(tmp_path))).epochs().to_pylist()
+    assert epoch["checkpoint"] == PUBLISHED.checkpoint
+
+
+def test_a_clock_that_was_set_back_does_not_hide_what_a_query_waits_for(tmp_path: Path) -> None:
+    before = "2026-11-15T11:34:56.789012+00:00"
+    sign = Alive(at=before, generation=STARTED.generation, every_s=10.0, waiting_for="input")
+    now_s = (seconds_of(before) or 0.0) + 1.0
+    verdict = folder_of(tmp_path, STARTED, PUBLISHED, sign, life=Life.ALIVE, now_s=now_s).look().verdict
+    assert (verdict.kind, verdict.why) == (Standing.WAITING, "it waits for input")
+
+
+def test_epochs_of_the_page_are_in_the_order_of_time_where_a_clock_was_set_back(tmp_path: Path) -> None:
+    earlier = msgspec.structs.replace(PUBLISHED, at="2026-11-15T11:34:56+00:00", checkpoint=CheckpointId(43))
+    told = document(folder_of(tmp_path, STARTED, PUBLISHED, earlier).look())["epochs"]
+    assert told["checkpoint"] == [43, PUBLISHED.checkpoint]
+    assert told["at"][1] > 0

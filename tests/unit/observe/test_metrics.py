@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import urllib.error
@@ -214,3 +215,23 @@ def test_a_query_serves_its_metrics_while_it_runs(tmp_path: Path, table: str) ->
 def test_what_is_no_port_is_refused(tmp_path: Path, written: object) -> None:
     with pytest.raises(ConfigError, match="metrics"):
         Config.of(tmp_path, metrics=written)  # type: ignore[typeddict-item]
+
+
+def test_a_sink_whose_first_commit_fails_is_not_forgotten_when_another_one_commits() -> None:
+    retried = CommitRetried(at=AT, sink="other", first=CheckpointId(1), last=CheckpointId(1), attempt=1, message="x")
+    waiting = msgspec.structs.replace(PUBLISHED, uncommitted=3)
+    committed = msgspec.structs.replace(COMMITTED, last=PUBLISHED.checkpoint)
+    name = "penstock_uncommitted_checkpoints[('query', 'totals')]"
+    assert scraped(fed(STARTED, waiting, retried, committed))[name] == 3
+    both = msgspec.structs.replace(committed, sink="other")
+    assert scraped(fed(STARTED, waiting, retried, committed, both))[name] == 0
+
+
+def test_a_connection_that_asks_nothing_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.observe.metrics_server.IDLE_S", 0.2)
+    server = MetricsServer("127.0.0.1", 0)
+    try:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=20) as silent:
+            assert silent.recv(1) == b""
+    finally:
+        server.close()

@@ -7,6 +7,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
 from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, LessThan
@@ -16,7 +17,7 @@ from penstock.errors import ConfigError, MissingFile
 from penstock.protocol.layout import manifest_path
 from penstock.spark.data_source import CheckpointSource
 from penstock.store import LocalStore
-from penstock.testing import Harness
+from penstock.testing import Harness, stream_of
 from tests.support.table_cases import CASES
 
 
@@ -134,3 +135,28 @@ def test_a_wrong_option_is_told(tmp_path: Path, options: dict[str, str], says: s
     folder = folder_of("batch_process", tmp_path)
     with pytest.raises(ConfigError, match=says):
         CheckpointSource({"path": folder, **options}).schema()
+
+
+def test_a_filter_on_a_users_column_with_our_name_prunes_no_key_groups(tmp_path: Path) -> None:
+    rows = pa.schema([("user", pa.int64()), ("_key_group", pa.int64())])
+    program = stream_of(rows).key_by("user").aggregate(name="it", _key_group=pen.max("_key_group"))
+    harness = Harness(program, steps=2)
+    harness.feed([{"user": number, "_key_group": number % 7} for number in range(4000)])
+    copy_new(harness, LocalStore(tmp_path))
+    for options in ({"operator": "it"}, {"edge": "source-to-it"}):
+        asked = {"path": str(tmp_path), **options}
+        whole = read(asked)
+        theirs = [row for row in read(asked, EqualTo(("_key_group",), 3)) if row["_key_group"] == 3]
+        assert bag(theirs) == bag([row for row in whole if row["_key_group"] == 3])
+        ours = read(asked, EqualTo(("__key_group",), 3))
+        assert ours
+        assert bag(ours) == bag([row for row in whole if row["__key_group"] == 3])
+
+
+def test_the_key_null_is_one_key_and_not_all(tmp_path: Path) -> None:
+    harness = Harness(CASES["batch_process"].make(), steps=2)
+    harness.feed([{"user": number % 5 or None} for number in range(100)])
+    harness.settle()
+    copy_new(harness, LocalStore(tmp_path))
+    (row,) = read({"path": str(tmp_path), "operator": "it", "key": "null", "columns": "user"})
+    assert row == {"user": None}

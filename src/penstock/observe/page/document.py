@@ -194,6 +194,7 @@ _COLUMNS = (
     *("checkpoint", "at", "kind", "duration", *PHASES, "rows_in", "rows_processed", "rows_out"),
     *("rows_in_flight", "bytes_in_flight", "barrier", "state_bytes", "bytes_written"),
 )
+_AT = _COLUMNS.index("at")
 _KINDS = {"ingest": 0, "drain": 1, "takeover": 2}
 _SUMMED = 3
 
@@ -201,6 +202,7 @@ _SUMMED = 3
 def _epochs(older: Iterable[EpochsSummed], epochs: Iterable[EpochPublished]) -> Json:
     """Columns of equal length; epochs that the history has summed up are one entry with their means."""
     rows = [*(_summed(part) for part in older), *(_epoch(part) for part in epochs)]
+    rows.sort(key=lambda row: row[_AT])  # the page looks epochs up by time, and a clock may have been set back
     columns = list(zip(*rows, strict=True)) if rows else [()] * len(_COLUMNS)
     made: Json = {name: list(values) for name, values in zip(_COLUMNS, columns, strict=True)}
     at = made["at"]
@@ -414,8 +416,9 @@ def _millis(seconds: float) -> int:
 
 
 def _number(value: float | None) -> float | None:
-    """Three digits are enough for people. JSON knows neither NaN nor infinity."""
-    return None if value is None or not isfinite(value) else float(f"{value:.4g}")
+    """Three digits are enough for people. JSON knows neither NaN nor infinity; rounding may give the latter."""
+    rounded = None if value is None else float(f"{value:.4g}")
+    return rounded if rounded is not None and isfinite(rounded) else None
 
 
 def names_of(view: QueryView) -> Mapping[str, str]:

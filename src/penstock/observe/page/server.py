@@ -81,7 +81,10 @@ class _Handler(BaseHTTPRequestHandler):
     do_HEAD = do_GET  # noqa: N815
 
     def _route(self) -> None:
-        parts = urlsplit(self.path)
+        try:
+            parts = urlsplit(self.path)
+        except ValueError:  # half a bracket where a host would be
+            parts = urlsplit("")
         if parts.path == "/":
             data = {"live": True, "queries": [None] * len(self.watched)}
             self._send(HTTPStatus.OK, page(data, live=True).encode(), "text/html; charset=utf-8")

@@ -74,6 +74,11 @@ class StateRows:
         return batch.schema
 
     @property
+    def group_column(self) -> str:
+        """What the key group is called, which is the last column."""
+        return str(self.full_schema.names[-1])
+
+    @property
     def schema(self) -> pa.Schema:
         """Raises: `ConfigError` for a column that is not there."""
         full = self.full_schema
@@ -151,6 +156,11 @@ class FlightRows:
         user = self.user_schema
         ours = zip(free_names(user.names, _PLACES), _PLACE_TYPES, strict=True)
         return pa.schema([*user, *(pa.field(name, kind) for name, kind in ours)])
+
+    @property
+    def group_column(self) -> str:
+        """What the key group is called."""
+        return free_names(self.user_schema.names, _PLACES)[_PLACES.index(KEY_GROUP)]
 
     @property
     def schema(self) -> pa.Schema:

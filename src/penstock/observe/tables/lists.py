@@ -258,6 +258,6 @@ def _moment(text: str) -> datetime | None:
     """None for text that is no time: the folder may be a stranger's."""
     try:
         moment = datetime.fromisoformat(text[:40])
-    except ValueError:
+        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    except (ValueError, OverflowError):  # in UTC the first day of the calendar may be before it
         return None
-    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)

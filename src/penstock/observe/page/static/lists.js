@@ -15,10 +15,12 @@ function tablesScreen(app) {
 }
 
 function commitChart(app) {
-  const timed = app.doc.commits.filter(c => c.ms != null);
+  const timed = app.doc.commits.filter(c => c.ms != null).sort((a, b) => a.at - b.at);
   if (timed.length < 2) return null;
   const range = [timed[0].at, timed[timed.length - 1].at], step = (range[1] - range[0]) / timed.length || 1;
-  const found = timed.map(c => ({ x0: c.at - step / 2, x1: c.at + step / 2, ms: c.ms }));
+  // Not further than half way to the next one: the line would go back in time where commits are close together.
+  const half = (c, other) => other ? Math.min(step / 2, Math.abs(c.at - other.at) / 2) : step / 2;
+  const found = timed.map((c, i) => ({ x0: c.at - half(c, timed[i - 1]), x1: c.at + half(c, timed[i + 1]), ms: c.ms }));
   return lineChart(found, app.width(), 90, range, [{ class: "c-done", value: g => g.ms }], v => fmt.ms(v));
 }
 
