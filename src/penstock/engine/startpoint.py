@@ -168,7 +168,8 @@ def _evolved(
         frozenset(config.forget),
         frozenset(config.reset),
         frozenset(name for name, _ in config.migrate),
-        config.restore is not None,
+        # A folder is named by every restore into a new one, and what was migrated must not be once more.
+        isinstance(config.restore, int) or (start.origin is not None and start.origin.named),
         config.drop_in_flight,
     )
     evolution = evolve(stored, new, allowed)
