@@ -105,8 +105,10 @@ def keep(kept: KeptOperator) -> OperatorChange:
         return OperatorChange((operator, *lines), carried=kept.old.kind == kept.new.kind)
     why = _why_not(kept)
     possible = not _other_places(kept)
-    if why is not None and not (possible and kept.name in kept.migrate):
-        option = _other_meaning(kept, function=possible)
+    # A join has a table for each side; others have one that goes by their own name.
+    main = "left" if _is_join(kept.new.kind) else ""
+    if why is not None and not (possible and table_name(kept.name, main) in kept.migrate):
+        option = _other_meaning(kept, main, function=possible)
         return OperatorChange((replace(operator, fate=Refused(why, option)),), carried=False)
     return _tables(kept, operator, anew=why is not None or kept.migrate_always)
 

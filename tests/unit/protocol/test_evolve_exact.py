@@ -175,3 +175,22 @@ def test_rows_whose_producer_is_gone_do_not_go_to_the_input_of_another_stream() 
 
 def new_of(shape: PipelineShape) -> Changed:
     return Changed(shape, sources_by_name=True)
+
+
+def test_a_function_says_that_a_column_of_time_only_got_another_name() -> None:
+    windows = [
+        operator("tumbling_window/10", {"": (USER, PANE, N)}, computed={"window_start": f"of {time}"})
+        for time in ("at", "ts")
+    ]
+    new = Changed(windows[1], {"op": StateRules(2)}, sources_by_name=True)
+    assert "migrate={'op': function}" in lines(windows[0], new)["operator op"].detail
+    assert lines(windows[0], new, Allowed(migrate=frozenset({"op"})))["state op"].word == "converted"
+    sides = [
+        operator("join/20", {"left": (USER, N), "right": (USER, N)}, computed={"left": f"by {time}", "right": "by at"})
+        for time in ("at", "ts")
+    ]
+    rules = {"op/left": StateRules(1), "op/right": StateRules(1)}
+    join = Changed(sides[1], rules, sources_by_name=True)
+    assert "migrate={'op/left': function}" in lines(sides[0], join)["operator op"].detail
+    told = lines(sides[0], join, Allowed(migrate=frozenset({"op/left"})))
+    assert (told["state op/left"].word, told["state op/right"].word) == ("converted", "carried")
