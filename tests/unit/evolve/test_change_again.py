@@ -13,7 +13,7 @@ import penstock as pen
 from penstock.cli.plan import given
 from penstock.engine.dryrun import plan_start
 from penstock.engine.options import Config
-from penstock.errors import TableMismatch
+from penstock.errors import TableMismatch, TablePositionMismatch
 from penstock.graph.compiler import compile_pipeline
 from penstock.protocol.manifest import TableMark
 from penstock.testing.inline import stream_of
@@ -88,3 +88,21 @@ def test_a_plan_tells_that_a_sink_points_to_another_table(job: Changing) -> None
         job.finish(other)
     assert plan(other, job.folder, reset=["out"], restore=manifest.checkpoint).fits
     assert plan(program(job, sink=Marked(job.table)), job.folder).fits
+
+
+def test_a_sink_that_comes_back_to_its_table_needs_another_name(job: Changing) -> None:
+    """The table knows commits of that name which the checkpoint does not; it may be an older one that is restored."""
+
+    def copied(name: str) -> tuple[pen.Output, ...]:
+        read = stream_of(SCHEMA, "orders")
+        rows = read.map_batches(job.slow, name="slow").write(job.sink(), name="out")
+        return (rows, read.map_batches(lambda batch: batch, name="copied").write(job.sink("copy"), name=name))
+
+    job.start_and_leave_behind(*copied("copy"), rows=40)
+    job.start_and_leave_behind(copied("copy")[0], drop_in_flight=["orders-to-copied"])
+    with pytest.raises(TablePositionMismatch) as caught:
+        job.finish(*copied("copy"))
+    assert "give it a name that it did not have" in caught.value.next_step
+    before = len(job.rows("copy"))
+    job.finish(*copied("copies"))
+    assert before < len(job.rows("copy")) <= ROWS * BATCHES
