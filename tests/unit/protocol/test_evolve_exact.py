@@ -7,6 +7,7 @@ import pytest
 
 from penstock.protocol.evolve import Allowed, Changed, Evolution, evolve
 from penstock.protocol.evolve_state import StateRules
+from penstock.protocol.fates import PartFate
 from penstock.protocol.ids import CheckpointId
 from penstock.protocol.manifest import (
     Committable,
@@ -149,7 +150,7 @@ def test_rows_of_a_sink_that_is_reset_can_be_given_up() -> None:
     assert bad_name(shape, shape, Allowed(forget=frozenset({"out"}))).option == "forget"
 
 
-def _lines(base: object, shape: PipelineShape, allowed: Allowed) -> tuple:
+def _lines(base: object, shape: PipelineShape, allowed: Allowed) -> tuple[PartFate, ...]:
     decided = evolve(base, Changed(shape, sources_by_name=True), allowed)  # type: ignore[arg-type]
     assert isinstance(decided, Evolution), decided
     return decided.lines
