@@ -33,6 +33,8 @@ def given(options: dict[str, Any]) -> dict[str, Any]:
     found = {name: value for name, value in options.items() if value}
     if "renamed" in found:
         found["renamed"] = dict(_pair(text) for text in found["renamed"])
+    if found.get("drop_in_flight") == ("all",):
+        found["drop_in_flight"] = "all"
     return found
 
 

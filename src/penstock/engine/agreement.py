@@ -70,6 +70,16 @@ def ask_table(name: str, sink: SinkState, committer: Committer, *, restored: boo
                 wanted=wanted,
                 found=found,
             )
+        case TableAhead(found, None):
+            raise TablePositionMismatch(
+                f"sink {name}: the table holds checkpoint {found} of ours, this checkpoint knows of none",
+                cause="a sink of this name wrote to the table before, and was left out or reset since; or a checkpoint"
+                " from before it wrote, or an old copy of the folder, is being restored",
+                next_step="for a sink that comes back, give it a name that it did not have; else restore a newer"
+                " checkpoint, roll the table back to before that checkpoint, or write to a new table",
+                found=found,
+                newest_known=None,
+            )
         case TableAhead(found, newest):
             raise TablePositionMismatch(
                 f"sink {name}: the table holds checkpoint {found} of ours, this checkpoint knows only of {newest}",

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 import msgspec
 
+from penstock.engine.agreement import require_same_table
 from penstock.engine.checkpoints import Checkpoints
 from penstock.engine.fork import require_other_tables
 from penstock.engine.naming import Naming
 from penstock.engine.options import Config
 from penstock.engine.startpoint import look_for_start, table_of
+from penstock.errors import TableMismatch
 from penstock.graph.pipeline import Pipeline
 from penstock.observe.progress import human_seconds
-from penstock.protocol.fates import New, PartFate
+from penstock.protocol.fates import New, PartFate, Refused
 from penstock.protocol.garbage import kept_until
 from penstock.protocol.ids import CheckpointId
+from penstock.protocol.manifest import Manifest
 from penstock.store import open_store
 from penstock.store.base import Store
 
@@ -101,6 +104,24 @@ def plan_start(
             *(PartFate("sink", binding.name, New()) for binding in pipeline.sinks()),
         )
         return Plan(checkpoints.store.url, None, names)
+    lines = start.evolution.lines
+    if start.read is not None:
+        other = dict(_other_tables(start.read, start.evolution.sinks, pipeline))
+        lines = tuple(
+            replace(line, fate=other.get(line.name, line.fate)) if line.kind == "sink" else line for line in lines
+        )
     checkpoint, ids = start.manifest.checkpoint, tuple(checkpoints.ids())
     kept = kept_until(checkpoint, ids, config.retain) if start.origin is None else None
-    return Plan(checkpoints.store.url, checkpoint, start.evolution.lines, kept, config.retain, config.epoch)
+    return Plan(checkpoints.store.url, checkpoint, lines, kept, config.retain, config.epoch)
+
+
+def _other_tables(stored: Manifest, kept: Mapping[str, str], pipeline: Pipeline) -> Iterator[tuple[str, Refused]]:
+    """Sinks that go on, and point to another table than the one they wrote to."""
+    for binding in pipeline.sinks():
+        before = kept.get(binding.name)
+        if before is None:
+            continue
+        try:
+            require_same_table(binding.name, stored.sinks[before], binding.sink.mark(), binding.sink.description)
+        except TableMismatch as error:
+            yield binding.name, Refused(error.seen, error.next_step)

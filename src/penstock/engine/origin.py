@@ -69,6 +69,8 @@ class Origin:
     manifest: Manifest
     fork: str | None = None
     """The identity of the fork that goes on from it; None: the same query goes on."""
+    named: bool = False
+    """Whether the user said which checkpoint, and not only in which folder."""
 
     @property
     def restored(self) -> Restored:
@@ -99,7 +101,7 @@ def find_origin(place: str, open_store: Callable[[str], Store]) -> Origin:
     # A folder's own name may end like that.
     if named is not None and not open_store(place).list(MANIFESTS):
         checkpoints = Checkpoints(open_store(named["place"]))
-        return Origin(checkpoints, checkpoints.restorable(CheckpointId(int(named["checkpoint"]))))
+        return Origin(checkpoints, checkpoints.restorable(CheckpointId(int(named["checkpoint"]))), named=True)
     checkpoints = Checkpoints(open_store(place))
     manifest = checkpoints.newest()
     if manifest is None:

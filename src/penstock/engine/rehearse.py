@@ -23,7 +23,7 @@ from penstock.engine.differences import Differences, compare
 from penstock.engine.feed import Feed
 from penstock.engine.history import Listener
 from penstock.engine.options import Config
-from penstock.engine.origin import ORIGIN_TRIES, OriginWentOn, find_origin, gave_up
+from penstock.engine.origin import ORIGIN_TRIES, Origin, OriginWentOn, find_origin, gave_up
 from penstock.engine.query import Query
 from penstock.engine.rehearsal import EpochFigures, Rehearsal, Size
 from penstock.engine.replay import Recorded, ReplayFeed
@@ -71,8 +71,8 @@ def rehearse(wanted: Wanted, launch: Launch) -> Rehearsal:
     _require_keys(wanted)
     work = _work_beside(find_origin(wanted.checkpoint, open_store).checkpoints.store)
     try:
-        manifest, original = _bring(wanted.checkpoint, f"{work}/origin")
-        return _Rehearsing(wanted, launch, work, manifest, original).run()
+        origin = _bring(wanted.checkpoint, f"{work}/origin")
+        return _Rehearsing(wanted, launch, work, origin.manifest, origin.checkpoints, origin.named).run()
     finally:
         _remove(work)
 
@@ -118,7 +118,7 @@ def _remove(work: str) -> None:
             store.delete(entry.path for entry in store.list(""))
 
 
-def _bring(place: str, target: str) -> tuple[Manifest, Checkpoints]:
+def _bring(place: str, target: str) -> Origin:
     """A private copy of the checkpoint. Raises: `NoSuchCheckpoint`, `ForkRefused`."""
     into = open_store(target)
     for left in reversed(range(ORIGIN_TRIES)):
@@ -131,7 +131,7 @@ def _bring(place: str, target: str) -> tuple[Manifest, Checkpoints]:
                 raise gave_up(went_on) from went_on
             continue
         Checkpoints(into).publish(origin.manifest)
-        return origin.manifest, origin.checkpoints
+        return origin
     raise AssertionError("the last try returns or raises")
 
 
@@ -175,6 +175,8 @@ class _Rehearsing:
     work: str
     manifest: Manifest
     original: Checkpoints
+    named: bool
+    """Whether one checkpoint was named: then a migration changes state that fits, too, as at a start."""
 
     def run(self) -> Rehearsal:
         wanted = self.wanted
@@ -214,7 +216,8 @@ class _Rehearsing:
             "max_parallelism": self.manifest.max_parallelism,
             "parallelism": max(self.manifest.parallelism.values(), default=1),
         }
-        fixed = {"restore": f"{self.work}/origin", "fork": True, "retain": 1}
+        place = f"{self.work}/origin" + (f"@{self.manifest.checkpoint}" if self.named else "")
+        fixed = {"restore": place, "fork": True, "retain": 1}
         # Spark wants names of streaming queries to differ.
         given = {**defaults, **options, **fixed, "name": f"rehearsal-{name}-{self.work[-12:]}"}
         seen = _Seen()

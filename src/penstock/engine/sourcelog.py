@@ -100,7 +100,8 @@ def rewrite_source(store: Store, position: SourcePosition) -> None:
     if there == wanted:
         return
     last = max(wanted)
-    if last in there:
+    # The newest is written first: where it is there, a crash cut this off, and what is left is a mixture.
+    if last in there and there[last] != wanted[last]:
         aside = msgspec.json.encode({str(batch): text for batch, text in there.items()})
         _create(store, replaced_path(digest(there[last].encode())), aside)
     for batch in sorted(wanted, reverse=True):

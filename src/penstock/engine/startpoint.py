@@ -24,7 +24,7 @@ from penstock.errors import CheckpointMismatch, ConfigError, RestoreRefused
 from penstock.graph.pipeline import Pipeline
 from penstock.protocol.evolve import Allowed, BadName, Changed, Evolution, evolve
 from penstock.protocol.evolved import dropped_rows, evolved
-from penstock.protocol.fates import PartFate
+from penstock.protocol.fates import Fate, PartFate, Refused
 from penstock.protocol.fork import forked
 from penstock.protocol.manifest import Manifest
 from penstock.protocol.recover import Dropped, edges_named, first_manifest
@@ -168,7 +168,8 @@ def _evolved(
         frozenset(config.forget),
         frozenset(config.reset),
         frozenset(name for name, _ in config.migrate),
-        config.restore is not None,
+        # A folder is named by every restore into a new one, and what was migrated must not be once more.
+        isinstance(config.restore, int) or (start.origin is not None and start.origin.named),
         config.drop_in_flight,
     )
     evolution = evolve(stored, new, allowed)
@@ -281,6 +282,11 @@ def _misfit(stored: Manifest, url: str, lines: Sequence[PartFate]) -> Checkpoint
         f"checkpoint {stored.checkpoint} in {url} against this pipeline:\n{table_of(lines)}",
         cause="the pipeline was changed in a way that would lose what the checkpoint holds, or the folder belongs to"
         " another pipeline",
-        next_step=f"for {refused[0].kind} {refused[0].name}: {refused[0].detail.rpartition('; ')[2]};"
+        next_step=f"for {refused[0].kind} {refused[0].name}: {_option(refused[0].fate)};"
         " start(dry_run=True) shows this table without starting",
     )
+
+
+def _option(fate: Fate) -> str:
+    """What would allow a part that is refused: often one of several."""
+    return fate.option if isinstance(fate, Refused) else ""

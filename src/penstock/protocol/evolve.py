@@ -11,11 +11,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+import msgspec
+
 from penstock.protocol.columns import Columns
 from penstock.protocol.evolve_edges import Flow, Rewiring, Wires, flow
 from penstock.protocol.evolve_state import KeptOperator, OperatorChange, StateRules, drop, keep, table_name
 from penstock.protocol.fates import Carried, Fate, Forgotten, New, PartFate, Refused, Renamed
-from penstock.protocol.manifest import Manifest, OutputName, PipelineShape
+from penstock.protocol.manifest import Manifest, OperatorShape, OutputName, PipelineShape
 from penstock.protocol.recover import edges_named
 
 
@@ -150,7 +152,8 @@ def _bad_names(old: PipelineShape, new: PipelineShape, allowed: Allowed) -> Iter
             yield BadName(
                 "renamed", f"{what}: the one is a {_family(old, name)}, the other a {_family(new, to)}", _known(after)
             )
-    for name in sorted(allowed.forget & after):
+    # A sink that is reset ends and begins: rows that wait for its table may be given up.
+    for name in sorted((allowed.forget & after) - (allowed.reset & frozenset(new.sinks))):
         yield BadName("forget", f"{name!r} is in the pipeline", f"reset=[{name!r}] lets it begin with empty state")
     for name in sorted(allowed.reset - after):
         yield BadName("reset", f"{name!r} is not in the pipeline", _known(after))
@@ -229,7 +232,8 @@ def _operators(
     old = base.shape
     for name, shape in old.operators.items():
         if name not in names:
-            yield name, drop(name, shape, base.state, allowed.forget)
+            taken_by = _family(new.shape, name) if name in _parts(new.shape) else ""
+            yield name, drop(name, shape, base.state, allowed.forget, taken_by)
     was = {after: before for before, after in names.items()}
     for name, shape in new.shape.operators.items():
         before = was.get(name)
@@ -254,9 +258,21 @@ def _operators(
                     allowed.migrate,
                     allowed.migrate_always,
                     new.seen_until,
+                    _crossed(old.operators[before], shape, names),
                 )
             ),
         )
+
+
+def _crossed(old: OperatorShape, new: OperatorShape, names: Mapping[str, str]) -> str:
+    """The producer of an output that came in at another place before."""
+    if isinstance(old.inputs, msgspec.UnsetType) or isinstance(new.inputs, msgspec.UnsetType):
+        return ""
+    were = [OutputName(names.get(output.producer, ""), output.side) for output in old.inputs]
+    for port, output in enumerate(new.inputs):
+        if output in were and (port >= len(were) or were[port] != output):
+            return output.producer
+    return ""
 
 
 def _input_keys(shape: PipelineShape, stage: str) -> tuple[tuple[str, ...], ...]:

@@ -194,10 +194,20 @@ def _waiting_places(to: tuple[InputName, ...], wiring: Rewiring) -> list[_Place]
         union = name in wiring.new.shape.operators and wiring.new.shape.operators[name].kind == "pass"
         here = InputName(name, at.port if same_ports else 0)
         output = wiring.new.output_at.get(here)
-        if output is None or not (same_ports or union):
+        if output is None or not (same_ports or union) or (not union and output in _of_other_ports(at, wiring)):
             return []
         places.append((output, here))
     return places
+
+
+def _of_other_ports(at: InputName, wiring: Rewiring) -> set[OutputName]:
+    """What the other inputs of a consumer read: if one of these comes in here now, inputs have changed places."""
+    others = [
+        found
+        for other, found in wiring.old.output_at.items()
+        if found is not None and other.consumer == at.consumer and other.port != at.port
+    ]
+    return {OutputName(wiring.names.get(found.producer, ""), found.side) for found in others}
 
 
 def _nobody(name: str, output: OutputName | None) -> Refused:

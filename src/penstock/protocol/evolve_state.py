@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from penstock.protocol.columns import Columns, column_change
+from penstock.protocol.columns import ColumnChange, Columns, column_change
 from penstock.protocol.fates import Carried, Converted, Fate, Forgotten, New, PartFate, Refused, Renamed
 from penstock.protocol.manifest import OperatorShape, StateFile
 
@@ -15,6 +15,13 @@ OWN_PREFIX = "__"
 """State columns of Penstock's own, such as the moments at which values expire: no user misses them."""
 PART_OF = "__"
 """Between an aggregate's name and the name of a part of its state, as in ``price__sum``."""
+_TOGETHER = {
+    "event_timers": "timers",
+    "processing_timers": "timers",
+    "left_deadlines": "deadlines",
+    "right_deadlines": "deadlines",
+}
+"""Tables that users know by one name; all others, such as broadcast maps, go by their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +72,8 @@ class KeptOperator:
     """Also where the stored form fits."""
     seen_until: str = ""
     """The largest event time that sources have delivered, for people."""
+    crossed: str = ""
+    """An input whose rows come in at another place now."""
 
     def old_table(self, part: str) -> str:
         return table_name(self.old_name, part)
@@ -95,14 +104,18 @@ def keep(kept: KeptOperator) -> OperatorChange:
         lines = [PartFate("state", table_name(kept.name, part), New()) for part in kept.new.state]
         return OperatorChange((operator, *lines), carried=kept.old.kind == kept.new.kind)
     why = _why_not(kept)
-    if why is not None and (kept.name not in kept.migrate or _other_key(kept)):
-        return OperatorChange((replace(operator, fate=Refused(why, _other_meaning(kept))),), carried=False)
+    possible = not _other_places(kept)
+    # A join has a table for each side; others have one that goes by their own name.
+    main = "left" if _is_join(kept.new.kind) else ""
+    if why is not None and not (possible and table_name(kept.name, main) in kept.migrate):
+        option = _other_meaning(kept, main, function=possible)
+        return OperatorChange((replace(operator, fate=Refused(why, option)),), carried=False)
     return _tables(kept, operator, anew=why is not None or kept.migrate_always)
 
 
 def _boundary(kept: KeptOperator) -> str:
     """From when on windows that begin empty miss nothing: rows up to then may have gone into the old ones."""
-    if "_window/" not in kept.new.kind or not kept.seen_until:
+    if not _is_window(kept.new.kind) or not kept.seen_until:
         return ""
     return f"; windows that begin after {kept.seen_until} are complete"
 
@@ -112,6 +125,8 @@ def _why_not(kept: KeptOperator) -> str | None:
     old, new = kept.old, kept.new
     if old.kind != new.kind:
         return f"its state is that of {old.kind}, the operator is {new.kind}"
+    if kept.crossed and _is_join(old.kind):
+        return f"its state is by sides, and {kept.crossed} comes in at the other side now"
     if kept.old_keys != kept.new_keys:
         return f"its state is by {_keys(kept.old_keys)}, the operator's key is {_keys(kept.new_keys)}"
     if not isinstance(old.computed, msgspec.UnsetType) and not isinstance(new.computed, msgspec.UnsetType):
@@ -122,18 +137,37 @@ def _why_not(kept: KeptOperator) -> str | None:
     return None
 
 
-def _other_key(kept: KeptOperator) -> bool:
-    """Whether rows would belong to other keys, whatever a function makes of their values."""
-    return tuple(map(len, kept.old_keys)) != tuple(map(len, kept.new_keys))
+def _other_places(kept: KeptOperator) -> bool:
+    """Whether rows would belong elsewhere, whatever a function makes of their values."""
+    if tuple(map(len, kept.old_keys)) != tuple(map(len, kept.new_keys)):
+        return True
+    return _places(kept.old.kind) != _places(kept.new.kind) or (bool(kept.crossed) and _is_join(kept.old.kind))
+
+
+def _places(kind: str) -> str:
+    """How rows of state lie where not by the keys of the operator alone: in panes or slots of some length, which are
+    only numbers in a key; or by more columns."""
+    if _is_window(kind):
+        return kind.partition("/top_n/")[0]
+    return kind if _is_join(kind) else "deduplicate" if kind.startswith("deduplicate") else ""
+
+
+def _is_window(kind: str) -> bool:
+    return "_window/" in kind
+
+
+def _is_join(kind: str) -> bool:
+    return kind.startswith("join/")
 
 
 def _keys(keys: Sequence[tuple[str, ...]]) -> str:
     return " and ".join(f"({', '.join(part)})" for part in keys) or "no key"
 
 
-def _other_meaning(kept: KeptOperator) -> str:
+def _other_meaning(kept: KeptOperator, part: str = "", *, function: bool = True) -> str:
+    offered = f"migrate={{{table_name(kept.name, part)!r}: function}} makes new state of it; "
     return (
-        f"migrate={{{kept.name!r}: function}} makes new state of it; reset=[{kept.name!r}] begins with empty state;"
+        f"{offered if function and part in kept.new.state else ''}reset=[{kept.name!r}] begins with empty state;"
         " or give the operator another name"
     )
 
@@ -182,8 +216,7 @@ def _migrated(kept: KeptOperator, old: Columns, new: Columns, rules: StateRules)
 
 
 def _gone_table(kept: KeptOperator, part: str) -> Fate:
-    # All tables of timers go by one name.
-    name = f"{kept.name}.{part.rpartition('_')[2] or part}"
+    name = f"{kept.name}.{_TOGETHER.get(part, part)}"
     if not kept.rows_of(part) or {name, f"{kept.name}.{part}"} & kept.forget:
         return Forgotten("the operator does not have it any more")
     return Refused("the operator does not have this state any more", f"forget=[{name!r}] gives it up")
@@ -198,34 +231,31 @@ def _columns(
     keys = rules.keys
     if old[:keys] != new[:keys]:
         why = f"its keys are {_shown(old[:keys])}, the operator's are {_shown(new[:keys])}"
-        return _line(kept, part, Refused(why, _other_meaning(kept))), earlier
+        return _line(kept, part, Refused(why, _other_meaning(kept, part))), earlier
     change = column_change(old[keys:], new[keys:])
-    refused = next(_refusals(kept, change.added, change.removed, change.changed, rules, earlier), None)
+    refused = next(_refusals(kept, part, change, rules, earlier), None)
     left_out = tuple(dict.fromkeys((*earlier, *(name for name, _ in change.removed))))
     fate = refused or Converted(str(change) or "columns in another order")
     return _line(kept, part, fate), left_out
 
 
 def _refusals(
-    kept: KeptOperator,
-    added: Columns,
-    removed: Columns,
-    changed: Sequence[tuple[str, str, str]],
-    rules: StateRules,
-    gone: Sequence[str],
+    kept: KeptOperator, part: str, change: ColumnChange, rules: StateRules, gone: Sequence[str]
 ) -> Iterator[Refused]:
-    for name, before, after in changed:
-        yield Refused(f"{name} is {before} in its state, the operator has {name} {after}", _other_meaning(kept))
-    for name, kind in added:
+    option = _other_meaning(kept, part)
+    for name, before, after in change.changed:
+        yield Refused(f"{name} is {before} in its state, the operator has {name} {after}", option)
+    for name, kind in change.added:
         if name in gone:
             why = f"{name} was forgotten earlier, and files may still have its values"
-            yield Refused(why, f"give it another name; or {_other_meaning(kept)}")
+            yield Refused(why, f"give it another name; or {option}")
         elif not rules.may_grow or name in rules.from_start:
-            yield Refused(f"{name} {kind} cannot begin in the middle", _other_meaning(kept))
-    for name, _ in removed:
-        covered = {f"{kept.name}.{name}", f"{kept.name}.{name.rpartition(PART_OF)[0]}"}
-        if not name.startswith(OWN_PREFIX) and not covered & kept.forget:
-            shown = name.rpartition(PART_OF)[0] or name
+            yield Refused(f"{name} {kind} cannot begin in the middle", option)
+    # What users call a field may look like a part of an aggregate, and is one of its own.
+    parts = kept.old.kind == "aggregate" or _is_window(kept.old.kind)
+    for name, _ in change.removed:
+        shown = (parts and name.rpartition(PART_OF)[0]) or name
+        if not name.startswith(OWN_PREFIX) and not {f"{kept.name}.{name}", f"{kept.name}.{shown}"} & kept.forget:
             yield Refused(f"the operator does not have {shown} any more", f"forget=['{kept.name}.{shown}'] gives it up")
 
 
@@ -246,13 +276,19 @@ def _shown(columns: Columns) -> str:
 
 
 def drop(
-    name: str, old: OperatorShape, files: Mapping[str, tuple[StateFile, ...]], forget: frozenset[str]
+    name: str,
+    old: OperatorShape,
+    files: Mapping[str, tuple[StateFile, ...]],
+    forget: frozenset[str],
+    taken_by: str = "",
 ) -> OperatorChange:
-    """An operator that the pipeline does not have any more."""
+    """An operator that the pipeline does not have any more. `taken_by`: what has its name now."""
     parts = [(part, files.get(table_name(name, part), ())) for part in old.state]
     rows = sum(file.rows for _, found in parts for file in found)
     if rows and name not in forget:
         option = f"forget=[{name!r}] gives it up; renamed={{{name!r}: 'new name'}} keeps it"
+        if taken_by:
+            option = f"{name!r} is a {taken_by} now: give that another name; then {option}"
         size = sum(file.bytes for _, found in parts for file in found)
         return OperatorChange(
             (PartFate("operator", name, Refused("its state has no place in the pipeline", option), rows, size),)

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import msgspec
+
 from penstock.protocol.ids import NO_CHECKPOINT, NO_GENERATION, BatchId
 from penstock.protocol.manifest import (
     FORMAT_VERSION,
+    EdgeShape,
     EdgeState,
     Manifest,
     PipelineShape,
@@ -88,8 +91,16 @@ def edges_named(shape: PipelineShape, names: Iterable[str]) -> tuple[frozenset[s
     for name in names:
         operator = shape.operators.get(name)
         stage = None if operator is None else operator.stage
-        found = {edge for edge, ends in shape.edges.items() if edge == name or ends.consumer == stage}
+        found = {edge for edge, ends in shape.edges.items() if edge == name or _feeds(ends, name, stage)}
         edges |= found
         if not found:
             unknown.append(name)
     return frozenset(edges), tuple(unknown)
+
+
+def _feeds(edge: EdgeShape, operator: str, stage: str | None) -> bool:
+    """Whether rows of an edge are on their way to an operator, or to the first one of its stage. Rows that go once more
+    are with their producer, which is done with them."""
+    if isinstance(edge.rerouted, msgspec.UnsetType):
+        return edge.consumer == stage
+    return any(at.consumer in (operator, stage) for at in edge.rerouted.to)

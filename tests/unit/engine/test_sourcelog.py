@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import nullcontext
 
+import msgspec
 import pytest
 
-from penstock.engine.sourcelog import all_committed, bring_source, rewind_source
+from penstock.engine.sourcelog import all_committed, bring_source, read_tail, rewind_source, rewrite_source
 from penstock.errors import MissingFile
+from penstock.protocol.ids import BatchId
+from penstock.protocol.layout import offsets_path
+from penstock.protocol.manifest import SourcePosition, SourceRewrite
+from penstock.protocol.sourcelog import digest
 from penstock.store import Entry, MemoryStore
 
 FILES = {
@@ -101,3 +107,41 @@ def test_a_micro_batch_without_its_commit_was_not_done() -> None:
 
 def test_of_a_log_that_does_not_exist_yet_all_is_committed() -> None:
     assert all_committed(store_of({"source/metadata": b"id"}))
+
+
+def rewritten(store: MemoryStore, *entries: str) -> SourcePosition:
+    """The position of a change that made these the entries of micro-batches 0 and 1."""
+    texts = {str(number): text for number, text in enumerate(entries)}
+    position = SourcePosition(batch_id=BatchId(1), offsets_digest=digest(entries[1].encode()))
+    rewrite_source(store, msgspec.structs.replace(position, rewrite=SourceRewrite(entries=texts)))
+    return position
+
+
+class Dies(MemoryStore):
+    """A store whose driver dies when it writes one file."""
+
+    before: str | None = None
+
+    def create(self, path: str, content: bytes) -> None:
+        if path == self.before:
+            raise KeyboardInterrupt
+        super().create(path, content)
+
+
+@pytest.mark.parametrize("before", [None, offsets_path(BatchId(1)), offsets_path(BatchId(0))])
+def test_after_a_crash_in_a_change_of_sources_each_change_can_be_gone_back_to(before: str | None) -> None:
+    """What is put aside for a change is the log as it was, and no mixture of a repair."""
+    store = Dies()
+    store.create(offsets_path(BatchId(0)), b"first 0")
+    store.create(offsets_path(BatchId(1)), b"first 1")
+    store.before = before
+    with nullcontext() if before is None else pytest.raises(KeyboardInterrupt):
+        rewritten(store, "second 0", "second 1")
+    store.before = None
+    second = rewritten(store, "second 0", "second 1")
+    rewritten(store, "third 0", "third 1")
+    first = SourcePosition(batch_id=BatchId(1), offsets_digest=digest(b"first 1"))
+    for position, name in ((first, "first"), (second, "second")):
+        tail = read_tail(store, position)
+        assert tail is not None
+        assert tail.entries == {0: f"{name} 0", 1: f"{name} 1"}

@@ -119,6 +119,11 @@ class Join(SpecDefaults):
                 yield f"{label}_deadlines", deadline_schema(keys)
 
     @property
+    def computed(self) -> Mapping[str, str]:
+        """By which time rows of each side are stored. Those stored by another one would not be found."""
+        return {label: f"by {side.event_time}" for label, side in zip(SIDES, (self.left, self.right), strict=True)}
+
+    @property
     def timed(self) -> bool:
         return any(self.outer)
 

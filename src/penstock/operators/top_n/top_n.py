@@ -102,6 +102,10 @@ class WindowTop(SpecDefaults):
         return self.lists.state_tables
 
     @property
+    def computed(self) -> Mapping[str, str]:
+        return self.lists.placed
+
+    @property
     def timed(self) -> bool:
         return True
 

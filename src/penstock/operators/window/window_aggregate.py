@@ -145,7 +145,12 @@ class WindowAggregate(KeyedSpec):
 
     @property
     def computed(self) -> Mapping[str, str]:
-        return meanings(self.aggregates, self.accumulators)
+        return {**meanings(self.aggregates, self.accumulators), **self.placed}
+
+    @property
+    def placed(self) -> Mapping[str, str]:
+        """Of which time windows are. Windows that are open by another one would get rows that are not theirs."""
+        return {WINDOW_START: f"of {self.time_column}"}
 
     @property
     def timed(self) -> bool:
