@@ -33,6 +33,7 @@ from penstock.protocol.eventtime import (
     lowest,
     next_processing_time,
     resumed,
+    undeliverable,
 )
 from penstock.protocol.ids import CheckpointId, Generation, next_checkpoint
 from penstock.protocol.manifest import (
@@ -138,8 +139,10 @@ class EpochRunner:
     flush_to: int | None = None
     """While an epoch runs that flushes: the watermark of all sources from then on."""
     away: int | None = None
-    """How long no driver ran before this one, in processing time; None before it first looked, 0 once a checkpoint has
-    counted that."""
+    """For how long sources could not deliver and no checkpoint has counted it, in processing time; None before this
+    driver first looked: none ran before it."""
+    offered_at: int | None = None
+    """Since when a micro-batch waits that no checkpoint has taken."""
     running: RunningJob | None = None
     """For other threads, which may see the last one a little too long."""
 
@@ -247,7 +250,8 @@ class EpochRunner:
         times = {source.name: source.time for source in self.pipeline.sources if source.time is not None}
         if self.away is None:
             self.away = now - self.manifest.now
-        return flushed(advance_sources(resumed(self.manifest.sources, self.away), times, seen, now), self.flush_to)
+        lost = undeliverable(self.manifest.now, now, away=self.away, offered=self.offered_at)
+        return flushed(advance_sources(resumed(self.manifest.sources, lost), times, seen, now), self.flush_to)
 
     @property
     def rerouting(self) -> bool:
