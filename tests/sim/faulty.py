@@ -354,7 +354,7 @@ def heard_by_the_next(original: Any) -> Any:
 
 def impatient(original: Any) -> Any:
     def look(self: watch.Watch) -> None:
-        job = self._runner.running
+        job = self._runner.jobs.running
         limit_s = self._job_s or 0.0
         if job is not None and self._verdict is None and self._runner.clock() - job.started_s > limit_s:
             self._give_up(job, watch._silent(job, limit_s, ""))

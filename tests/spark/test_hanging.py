@@ -94,7 +94,7 @@ def test_a_job_that_is_cancelled_while_the_query_stops_is_no_failure(spark: Spar
     deadline = time.monotonic() + TIMEOUT_S
     while not running.is_set():
         assert time.monotonic() < deadline
-        current = query._supervisor.runner.running
+        current = query._supervisor.runner.jobs.running
         if current is not None and time.monotonic() - current.started_s > 2:
             running.set()
     query._supervisor.request_stop(drain=False)

@@ -122,7 +122,7 @@ def run_until(run: InlineRun, output: pen.Output | tuple[pen.Output, ...], condi
     return query
 
 
-def run_with_input_on_offer(run: InlineRun, output: pen.Output, **options: object) -> None:
+def run_with_input_on_offer(run: InlineRun, output: pen.Output | tuple[pen.Output, ...], **options: object) -> None:
     """Runs to the end; before an epoch on in-flight data alone ends, the next micro-batch is on offer. So what keeps
     the loop from taking it is a decision, and not that the feed's thread was late."""
     box: list = []
@@ -139,7 +139,8 @@ def run_with_input_on_offer(run: InlineRun, output: pen.Output, **options: objec
         cluster.before_job = await_offer
 
     run.prepare = prepare
-    box.append(run.start(output, **options))
+    outputs = output if isinstance(output, tuple) else (output,)
+    box.append(run.start(*outputs, **options))
     started.set()
     box[0].await_termination(60)
 

@@ -61,7 +61,8 @@ def check_columns(schema: pa.Schema, where: str) -> None:
         raise PipelineError(
             f"{where} has no columns", cause="its schema is empty", next_step="name at least one column"
         )
-    hidden = [name for name in schema.names if name.startswith(_HIDDEN)]
+    # Spark does not tell names apart by case.
+    hidden = [name for name in schema.names if name.lower().startswith(_HIDDEN)]
     doubled = sorted({name for name in schema.names if schema.names.count(name) > 1})
     if hidden or doubled:
         raise PipelineError(
@@ -74,14 +75,20 @@ def check_columns(schema: pa.Schema, where: str) -> None:
 
 def _check_types(schema: pa.Schema, where: str) -> None:
     for field in schema:
-        kind = field.type
-        if pt.is_dictionary(kind) or pt.is_unsigned_integer(kind) or pt.is_float16(kind):
+        if _unknown_to_spark(field.type):
             raise PipelineError(
-                f"{where} has the column {field.name!r} of type {kind}",
+                f"{where} has the column {field.name!r} of type {field.type}",
                 cause="Spark has no such type, and operators do not know it",
                 next_step="declare the values of a dictionary, a signed integer, or float, and cast the column to it",
                 column=field.name,
             )
+
+
+def _unknown_to_spark(kind: pa.DataType) -> bool:
+    """Also where lists, structs and maps hold values of such a type."""
+    if pt.is_dictionary(kind) or pt.is_unsigned_integer(kind) or pt.is_float16(kind):
+        return True
+    return pt.is_nested(kind) and any(_unknown_to_spark(kind.field(part).type) for part in range(kind.num_fields))
 
 
 def check_outputs(spec: OperatorSpec) -> None:

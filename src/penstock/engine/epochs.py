@@ -17,6 +17,7 @@ from penstock.engine.checkpoints import Checkpoints
 from penstock.engine.cluster import Cluster, OfferedBatch, StageJob
 from penstock.engine.inputs import is_rerouting, stage_inputs, with_source_watermarks, with_waiting
 from penstock.engine.pace import Pace, useful_s
+from penstock.engine.runningjob import Jobs, RunningJob
 from penstock.errors import REPORT_IT, ConservationError, LostReport, PenstockError
 from penstock.graph.pipeline import Pipeline
 from penstock.graph.stages import Edge, Stage
@@ -33,8 +34,9 @@ from penstock.protocol.eventtime import (
     lowest,
     next_processing_time,
     resumed,
+    undeliverable,
 )
-from penstock.protocol.ids import CheckpointId, Generation, next_checkpoint
+from penstock.protocol.ids import Generation, next_checkpoint
 from penstock.protocol.manifest import (
     Committable,
     EdgeState,
@@ -103,17 +105,6 @@ class Prepared:
     cadence: Cadence | None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class RunningJob:
-    """The stage whose subtasks run right now, since when, and how long they may step."""
-
-    stage: str
-    checkpoint: CheckpointId
-    generation: Generation
-    started_s: float
-    budget_s: float | None
-
-
 @dataclass(slots=True)
 class EpochRunner:
     """Runs epochs one after another; `manifest` is always the newest published checkpoint."""
@@ -138,10 +129,11 @@ class EpochRunner:
     flush_to: int | None = None
     """While an epoch runs that flushes: the watermark of all sources from then on."""
     away: int | None = None
-    """How long no driver ran before this one, in processing time; None before it first looked, 0 once a checkpoint has
-    counted that."""
-    running: RunningJob | None = None
-    """For other threads, which may see the last one a little too long."""
+    """For how long sources could not deliver and no checkpoint has counted it, in processing time; None before this
+    driver first looked: none ran before it."""
+    offered_at: int | None = None
+    """Since when a micro-batch waits that no checkpoint has taken."""
+    jobs: Jobs = field(default_factory=Jobs)
 
     def run(self, batch: OfferedBatch | None, sinks: Callable[[], Mapping[str, SinkState]]) -> EpochResult:
         """One epoch, with `batch` or on in-flight data alone. `sinks` is asked right before publishing.
@@ -247,7 +239,8 @@ class EpochRunner:
         times = {source.name: source.time for source in self.pipeline.sources if source.time is not None}
         if self.away is None:
             self.away = now - self.manifest.now
-        return flushed(advance_sources(resumed(self.manifest.sources, self.away), times, seen, now), self.flush_to)
+        lost = undeliverable(self.manifest.now, now, away=self.away, offered=self.offered_at)
+        return flushed(advance_sources(resumed(self.manifest.sources, lost), times, seen, now), self.flush_to)
 
     @property
     def rerouting(self) -> bool:
@@ -353,11 +346,8 @@ class EpochRunner:
 
     def _run_stage(self, stage: Stage, plan: StagePlan, batch: OfferedBatch | None) -> list[SubtaskReport]:
         started = self.clock()
-        self.running = RunningJob(plan.stage, plan.checkpoint, plan.generation, started, plan.budget_s)
-        try:
+        with self.jobs.run(RunningJob(plan.stage, plan.checkpoint, plan.generation, started, plan.budget_s)):
             reports = self.cluster.run(StageJob(stage, plan, batch))
-        finally:
-            self.running = None
         self.stage_s[stage.name] = job_s = self.clock() - started
         self.pace.observe(stage.name, plan, job_s, self.cluster.slots, reports)
         return reports

@@ -55,7 +55,7 @@ class Heartbeat:
 
     def _sign(self) -> Alive:
         supervisor = self._supervisor
-        job, now_s = supervisor.runner.running, supervisor.runner.clock()
+        job, now_s = supervisor.runner.jobs.running, supervisor.runner.clock()
         return Alive(
             at=utc_now(),
             generation=supervisor.runner.generation,

@@ -130,9 +130,11 @@ class EpochLoop:
                 self.fail(error)
                 raise error
             case TakeBatch():
-                offer = Offer(batch)
+                offer, now = Offer(batch), self._runner.now_us()
                 with self._changed:
                     self._offer = offer
+                    if self._runner.offered_at is None:
+                        self._runner.offered_at = now
                 self.wake()
                 return offer
 
@@ -338,6 +340,9 @@ class EpochLoop:
         except StorageFailed as error:
             outage = self._storage_failed(f"publish checkpoint {epoch.prepared.manifest.checkpoint}", error)
             return outage.again_s - now_s
+        if epoch.offer is not None and self._outage is not None:
+            # Nothing could be offered behind a micro-batch that the storage did not let be done.
+            self._runner.away = round((self._runner.clock() - self._outage.since_s) * 1e6)
         self._unpublished = self._outage = self._waiting_for = None
         self._coordinator.published(result.manifest, result.winners)
         if epoch.offer is not None:
@@ -349,7 +354,7 @@ class EpochLoop:
     def _done(self, offer: Offer) -> None:
         with self._changed:
             offer.done = True
-            self._offer = None
+            self._offer = self._runner.offered_at = None
             self._changed.notify_all()
 
 

@@ -48,6 +48,7 @@ class Restored(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     origin: str
     identity: str
     checkpoint: CheckpointId
+    """Of a fork, the one with which it was begun: it may go on from another one of the same origin."""
     fork: str | None = None
     """The identity of the query that begins here, where it is another one."""
 
@@ -192,12 +193,9 @@ def _begin(wanted: Restored, target: Store) -> None:
     except AlreadyExists:
         begun = _read(target)
     same = (begun.identity, begun.fork) == (wanted.identity, wanted.fork)
-    if same and begun.checkpoint == wanted.checkpoint:
-        return
-    if same and wanted.fork is not None:
-        # The original went on since. What an earlier try brought, and nobody needs now, the first sweep removes.
-        target.delete([RESTORED])
-        target.create(RESTORED, msgspec.json.encode(wanted))
+    # The original of a fork may have gone on since. What an earlier try brought, and nobody needs now, the first sweep
+    # removes. The file stays as it is: without it for a moment, a crash would leave a folder that passes for a new one.
+    if same and (wanted.fork is not None or begun.checkpoint == wanted.checkpoint):
         return
     raise RestoreRefused(
         f"restoring {wanted.place} into {target.url}, into which restoring {begun.place} was begun",

@@ -277,7 +277,7 @@ class Supervisor:
 
     def _waits_for(self) -> str:
         """The part that keeps the query from ending."""
-        now_s, job = self.runner.clock(), self.runner.running
+        now_s, job = self.runner.clock(), self.runner.jobs.running
         waits = [described(busy, now_s) for busy in self.coordinator.busy()]
         if self._ending.waits_for is not None:
             return "; ".join([self._ending.waits_for, *waits])

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from penstock.engine.background import Background, Pause, Spawn
 from penstock.engine.commitevents import CommitCall
-from penstock.engine.epochs import EpochRunner, RunningJob
+from penstock.engine.epochs import EpochRunner
+from penstock.engine.runningjob import RunningJob
 from penstock.engine.sourcewatch import SourceWatch
 from penstock.errors import MissingFile, PenstockError, SubtaskHung
 from penstock.protocol.hung import Stuck, belongs_to, decode_stuck, is_over, tells_why
@@ -78,9 +79,12 @@ class Watch:
         return self._background.join(timeout_s)
 
     def verdict(self) -> SubtaskHung | None:
-        """Why the job that has just ended was cancelled here, if it was; asked once."""
+        """Why the job that has just failed was cancelled here, if it was; asked once.
+
+        One that was judged may have ended well before it could be cancelled: what fails after it, did not hang.
+        """
         verdict, self._verdict = self._verdict, None
-        return None if verdict is None else verdict[1]
+        return None if verdict is None or verdict[0] is not self._runner.jobs.broken else verdict[1]
 
     def step(self) -> Pause:
         if self._ending:
@@ -99,13 +103,13 @@ class Watch:
     # -- the job ---------------------------------------------------------------------------------------------------
 
     def _look_at_job(self) -> None:
-        job, limit_s, now_s = self._runner.running, self._job_s, self._runner.clock()
+        job, limit_s, now_s = self._runner.jobs.running, self._job_s, self._runner.clock()
         if job is not None and self._given_up is not None and job is not self._given_up:
             self._forget_signs(self._given_up)
         if job is None or limit_s is None or now_s - job.started_s <= limit_s + (job.budget_s or 0.0):
             return
         if self._verdict is not None and self._verdict[0] is job:
-            self._runner.cluster.cancel()  # once more: it may have been between two jobs of Spark
+            self._runner.jobs.cancel(job, self._runner.cluster)  # once more: it may have been between two jobs of Spark
             return
         store = self._runner.checkpoints.store
         paths = [entry.path for entry in store.list(HUNG)]
@@ -137,9 +141,8 @@ class Watch:
             return None
 
     def _give_up(self, job: RunningJob, verdict: SubtaskHung) -> None:
-        if self._runner.running is job:
-            self._verdict, self._given_up = (job, verdict), job
-            self._runner.cluster.cancel()
+        self._verdict, self._given_up = (job, verdict), job
+        self._runner.jobs.cancel(job, self._runner.cluster)
 
     # -- commits ---------------------------------------------------------------------------------------------------
 

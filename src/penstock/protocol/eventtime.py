@@ -89,8 +89,7 @@ def advance_sources(
 
 
 def resumed(clocks: Mapping[str, SourceClock], away: int) -> dict[str, SourceClock]:
-    """The clocks for a driver that begins after none ran for `away`: in that time no source could deliver, so it does
-    not count as idle."""
+    """The clocks after a time `away` in which no source could deliver: it does not count as idle."""
     return {name: _resumed(clock, away) for name, clock in clocks.items()}
 
 
@@ -101,6 +100,17 @@ def _resumed(clock: SourceClock, away: int) -> SourceClock:
     }
     active_at = None if clock.active_at is None else clock.active_at + away
     return msgspec.structs.replace(clock, active_at=active_at, parts=parts or clock.parts)
+
+
+def undeliverable(counted: int, now: int, *, away: int, offered: int | None) -> int:
+    """For how long no source could deliver since `counted`, the moment of the last checkpoint: for `away`, and from
+    `offered` on, when a micro-batch came that has not been taken yet. What else the sources have waits behind it.
+
+    >>> undeliverable(100, 150, away=0, offered=130), undeliverable(100, 150, away=40, offered=110)
+    (20, 50)
+    """
+    held = 0 if offered is None else max(0, now - max(offered, counted + away))
+    return away + held
 
 
 def is_idle(clock: SourceClock, time: SourceTime, now: int) -> bool:

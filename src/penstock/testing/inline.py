@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from penstock.api.checks import check_columns
 from penstock.api.outputs import Output
 from penstock.api.read import source_node
 from penstock.api.stream import Stream
@@ -53,7 +54,11 @@ from penstock.testing.mixing import live_batches, live_inputs, rows_in
 
 @plain_errors
 def stream_of(schema: pa.Schema, name: str = "source", **event_time: Any) -> Stream:
-    """A stream whose rows will come from an `InlineFeed`; event time as in `penstock.read`."""
+    """A stream whose rows will come from an `InlineFeed`; event time as in `penstock.read`.
+
+    Raises: `PipelineError`, `ConfigError`.
+    """
+    check_columns(schema, f"source {name}")
     return Stream(source_node(name, schema, None, **event_time))
 
 

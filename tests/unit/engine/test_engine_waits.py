@@ -15,7 +15,7 @@ from penstock.engine import query as engine_query
 from penstock.engine import supervisor as engine_supervisor
 from penstock.engine.active import active_queries
 from penstock.engine.background import wait_for
-from penstock.engine.cluster import JobCancelled, StageJob
+from penstock.engine.cluster import JobCancelled, JobFailed, StageJob
 from penstock.errors import CommitFailed, StageFailed, StopTimeout, SubtaskHung
 from penstock.observe.events import CommitSlow, EpochFailed, Event
 from penstock.protocol.hung import Stuck, encode_stuck
@@ -24,7 +24,7 @@ from penstock.sinks.upkeep import UpkeepReport
 from penstock.store.base import Store
 from penstock.testing.inline import InlineCluster, InlineFeed, InlineRun, stream_of
 from penstock.testing.tables import Memory, memory_table
-from tests.support.engine_jobs import SCHEMA, FakeClock, assert_exact, batches_of, keyed_slow
+from tests.support.engine_jobs import SCHEMA, FakeClock, assert_exact, batches_of, keyed_slow, wait_until
 
 QUICK = {"epoch_timeout": "200 ms", "commit_timeout": "200 ms"}
 
@@ -163,6 +163,38 @@ def test_an_epoch_that_hangs_once_is_run_again_and_nothing_is_lost(
     assert_exact(table, 180)
 
 
+def test_a_job_that_ends_while_it_is_cancelled_leaves_the_next_one_alone(
+    tmp_path: Path, clock: FakeClock, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was judged to hang, and ends well. The next job, which a late cancel would hit, fails for another reason."""
+    cancelling, began, hit = threading.Event(), threading.Event(), []
+
+    def cancel(_: InlineCluster) -> None:
+        cancelling.set()
+        hit.append(began.wait(0.5))
+
+    monkeypatch.setattr(InlineCluster, "cancel", cancel)
+
+    def prepare(cluster: InlineCluster) -> None:
+        def before_job(job: StageJob) -> None:
+            if cancelling.is_set() and not began.is_set():
+                began.set()
+                raise JobFailed("executor lost")
+            while job.plan.checkpoint == 3 and not cancelling.wait(HANGS_S):
+                clock.now += HANGS_S
+                leave_sample(cluster.store, job)
+
+        cluster.before_job = before_job
+
+    events: list[Event] = []
+    run = InlineRun(batches_of(60, 3), clock, prepare=prepare, driver_clock=clock)
+    query = run.start(keyed_slow(clock, table, 0), checkpoint=tmp_path, on_event=events.append, **QUICK)
+    assert query.await_termination(60)
+    assert hit == [False]
+    assert [event.code for event in events if isinstance(event, EpochFailed)] == [StageFailed.code]
+    assert_exact(table, 180)
+
+
 def test_a_job_of_which_nobody_gives_a_sign_is_given_up_too(tmp_path: Path, clock: FakeClock, table: str) -> None:
     run = InlineRun(batches_of(60, 1), clock, prepare=hanging_job(clock, lambda _: True), driver_clock=clock)
     query = run.start(keyed_slow(clock, table, 0), checkpoint=tmp_path, epoch_retries=0, **QUICK)
@@ -231,6 +263,35 @@ def test_a_stop_with_a_limit_names_the_commit_it_waits_for(
     released.set()
     query.stop(timeout=60)
     assert memory_table(table).snapshots
+
+
+@pytest.mark.parametrize("how", ["stop", "ctrl_c", "a second ctrl_c"])
+def test_a_query_that_drains_behind_a_commit_that_hangs_can_be_stopped(
+    tmp_path: Path, clock: FakeClock, table: str, released: threading.Event, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """No epoch can run, and the end of the source alone does not end the query while rows are in flight."""
+    memory_table(table).on_commit = lambda _: released.wait(60)
+    run = InlineRun(batches_of(1000, 1), clock)
+    query = run.start(
+        keyed_slow(clock, table), checkpoint=tmp_path, epoch="100 ms", max_uncommitted=1, commit_timeout="300 ms"
+    )
+    wait_until(lambda: "max_uncommitted" in (query.waiting_for or "") and query._supervisor.loop._source_ended, query)
+    with pytest.raises(StopTimeout, match=r"max_uncommitted=1.*the commit of checkpoints \d to \d at sink sink.*rows"):
+        query.stop(drain=True, timeout=0.3)
+    assert query.manifest().rows_in_flight
+    if how == "stop":
+        with pytest.raises(CommitFailed, match="commit_timeout"):
+            query.stop(timeout=60)
+    else:
+        interrupted(monkeypatch, *[lambda: True] * (2 if how == "a second ctrl_c" else 1))
+        with pytest.raises(KeyboardInterrupt):
+            query.await_termination()
+        assert wait_for(query._supervisor.ended, 60)
+    assert isinstance(query.exception(), CommitFailed)
+    released.set()
+    memory_table(table).on_commit = lambda _: None
+    run.start(keyed_slow(clock, table, 0), checkpoint=tmp_path).await_termination(60)
+    assert_exact(table, 1000)
 
 
 def test_a_source_that_does_not_stop_does_not_keep_the_query_from_ending(

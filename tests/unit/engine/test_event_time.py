@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock as pen
+from penstock.engine.checkpoints import Checkpoints
+from penstock.engine.cluster import JobFailed, StageJob
+from penstock.errors import StorageFailed
 from penstock.inflight.watermarks import ChannelWatermarks
 from penstock.protocol.eventtime import (
     Seen,
@@ -23,14 +28,16 @@ from penstock.protocol.eventtime import (
     lowest,
     next_processing_time,
     resumed,
+    undeliverable,
 )
+from penstock.protocol.ids import Generation
 from penstock.protocol.keygroups import KeyGroupRange
-from penstock.protocol.manifest import SourceClock, Timer
+from penstock.protocol.manifest import Manifest, SourceClock, Timer
 from penstock.protocol.reads import ReadSpan
 from penstock.records import NO_WATERMARK
-from penstock.testing.inline import InlineRun, stream_of
+from penstock.testing.inline import InlineCluster, InlineRun, stream_of
 from penstock.testing.tables import Memory, memory_table
-from tests.support.engine_jobs import FakeClock
+from tests.support.engine_jobs import FakeClock, run_with_input_on_offer, slow_map, wait_until
 
 GROUPS = KeyGroupRange(4, 12)
 
@@ -120,6 +127,139 @@ def test_a_restart_after_a_while_makes_no_row_late(tmp_path: Path, clock: FakeCl
         batches += later
         wall += timedelta(hours=1)
     assert memory_table(f"{table}-late").rows().to_pylist() == []
+
+
+def test_the_time_in_which_sources_could_not_deliver() -> None:
+    assert undeliverable(100, 150, away=0, offered=None) == 0
+    assert undeliverable(100, 150, away=20, offered=None) == 20
+    assert undeliverable(100, 150, away=0, offered=130) == 20, "since a micro-batch waits"
+    assert undeliverable(100, 150, away=0, offered=90) == 50, "a checkpoint has counted what was before"
+    assert undeliverable(100, 150, away=40, offered=110) == 50, "no time counts twice"
+    assert undeliverable(100, 150, away=0, offered=160) == 0
+
+
+SPAN = pa.schema([("part", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+def rows_at(part: int, minute: float, count: int = 1) -> list[tuple[int, datetime]]:
+    return [(part, NOON + timedelta(minutes=minute))] * count
+
+
+def batch_of(*rows: list[tuple[int, datetime]]) -> dict[str, pa.Table]:
+    every = [row for some in rows for row in some]
+    return {"clicks": pa.table({"part": [row[0] for row in every], "at": [row[1] for row in every]}, schema=SPAN)}
+
+
+def slow_windows(clock: FakeClock, table: str, **event_time: str) -> tuple[pen.Output, ...]:
+    """Each row costs 100 ms beside the windows; what is late goes to a table of its own."""
+    clicks = stream_of(SPAN, "clicks", event_time="at", watermark="1 s", **event_time)
+    slow = clicks.map_batches(slow_map(clock, 0.1), SPAN, name="slow")
+    windows = clicks.key_by("part").window(pen.tumbling_window("1 min")).aggregate(n=pen.count(), name="windows")
+    late = windows.side("late").write(Memory(f"{table}-late"))
+    return slow.write(Memory(f"{table}-slow")), windows.write(Memory(table), name="out"), late
+
+
+def driven_by(clock: FakeClock, batches: list[dict[str, pa.Table]]) -> InlineRun:
+    """A driver for which time passes only when an operator says so."""
+    wall = round(datetime(2026, 1, 2, tzinfo=UTC).timestamp() * 1e6)
+    return InlineRun(batches, clock, wall_us=lambda: wall + round(clock.now * 1e6), driver_clock=clock)
+
+
+@pytest.mark.parametrize("limit", [{"max_in_flight": 1}, {"max_backlog": "100 ms"}])
+def test_a_part_is_not_idle_while_a_micro_batch_waits_for_its_turn(
+    tmp_path: Path, clock: FakeClock, table: str, limit: dict[str, Any]
+) -> None:
+    """The second micro-batch has no row of the slower partition, and waits for longer than a partition may be idle; the
+    third one has."""
+    batches = [batch_of(rows_at(0, 20, 300), rows_at(1, 1)), batch_of(rows_at(0, 30)), batch_of(rows_at(1, 2))]
+    run = driven_by(clock, batches)
+    outputs = slow_windows(clock, table, watermark_by="part", idle="5 s")
+    run_with_input_on_offer(run, outputs, checkpoint=tmp_path, epoch="1 s", **limit)
+    assert clock.now > 20
+    assert memory_table(f"{table}-late").rows().to_pylist() == []
+
+
+def test_a_part_is_not_idle_while_too_many_commits_keep_a_micro_batch_waiting(
+    tmp_path: Path, clock: FakeClock, table: str
+) -> None:
+    batches = [batch_of(rows_at(0, 20), rows_at(1, 1)), batch_of(rows_at(0, 30)), batch_of(rows_at(1, 2))]
+    box: list[pen.Query] = []
+    started = threading.Event()
+
+    def hang(_: object) -> None:
+        if clock.now < 60:
+            assert started.wait(30)
+            loop = box[0]._supervisor.loop
+            wait_until(lambda: loop._offer is not None and "max_uncommitted" in (box[0].waiting_for or ""), box[0])
+            clock.now += 60
+
+    memory_table(table).on_commit = hang
+    run = driven_by(clock, batches)
+    outputs = slow_windows(clock, table, watermark_by="part", idle="5 s")
+    box.append(run.start(*outputs, checkpoint=tmp_path, max_uncommitted=1))
+    started.set()
+    box[0].await_termination(60)
+    assert clock.now > 60
+    assert memory_table(f"{table}-late").rows().to_pylist() == []
+
+
+def test_a_part_is_not_idle_while_an_epoch_is_tried_again(tmp_path: Path, clock: FakeClock, table: str) -> None:
+    batches = [batch_of(rows_at(0, 20), rows_at(1, 1)), batch_of(rows_at(0, 30)), batch_of(rows_at(1, 2))]
+
+    def prepare(cluster: InlineCluster) -> None:
+        def before_job(job: StageJob) -> None:
+            if job.batch is not None and job.batch.batch_id == 1 and clock.now < 60:
+                clock.now += 60
+                raise JobFailed("executor lost")
+
+        cluster.before_job = before_job
+
+    run = driven_by(clock, batches)
+    run.prepare = prepare
+    outputs = slow_windows(clock, table, watermark_by="part", idle="5 s")
+    run.start(*outputs, checkpoint=tmp_path).await_termination(60)
+    assert clock.now > 60
+    assert memory_table(f"{table}-late").rows().to_pylist() == []
+
+
+def test_a_part_is_not_idle_while_the_storage_refuses_a_checkpoint_with_a_micro_batch(
+    tmp_path: Path, clock: FakeClock, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches = [batch_of(rows_at(0, 20), rows_at(1, 1)), batch_of(rows_at(0, 30)), batch_of(rows_at(1, 2))]
+    publish, require_leader = Checkpoints.publish, Checkpoints.require_leader
+    refused: list[Manifest] = []
+
+    def refuse(self: Checkpoints, manifest: Manifest) -> int:
+        if manifest.source.batch_id == 0 and not refused:
+            refused.append(manifest)
+            raise StorageFailed("no answer", cause="a test", next_step="none")
+        return publish(self, manifest)
+
+    def look(self: Checkpoints, generation: Generation) -> None:
+        """Before it tries again."""
+        if refused and clock.now < 60:
+            clock.now += 60
+        require_leader(self, generation)
+
+    monkeypatch.setattr(Checkpoints, "publish", refuse)
+    monkeypatch.setattr(Checkpoints, "require_leader", look)
+    monkeypatch.setattr("penstock.protocol.outage.FIRST_PAUSE_S", 0.0)
+    outputs = slow_windows(clock, table, watermark_by="part", idle="5 s")
+    driven_by(clock, batches).start(*outputs, checkpoint=tmp_path).await_termination(60)
+    assert clock.now > 60
+    assert memory_table(f"{table}-late").rows().to_pylist() == []
+
+
+def test_a_part_that_delivers_nothing_is_idle_while_others_deliver(
+    tmp_path: Path, clock: FakeClock, table: str
+) -> None:
+    """Micro-batches that are taken at once are chances to deliver, however long their epochs are."""
+    batches = [batch_of(rows_at(0, 20), rows_at(1, 1)), *(batch_of(rows_at(0, 30, 40)) for _ in range(3))]
+    batches.append(batch_of(rows_at(1, 2)))
+    outputs = slow_windows(clock, table, watermark_by="part", idle="5 s")
+    driven_by(clock, batches).start(*outputs, checkpoint=tmp_path, epoch=None).await_termination(60)
+    assert memory_table(f"{table}-late").rows().num_rows == 1
 
 
 PARTS = {"a": SourceTime(delay=10, idle=100, by_part=True)}

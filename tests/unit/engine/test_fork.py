@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 
 import pyarrow as pa
@@ -250,6 +251,32 @@ def test_a_fork_that_dies_at_any_step_is_finished_by_the_next_start(
     assert len(numbers(f"{table}-fork")) == len(set(numbers(f"{table}-fork")))
 
 
+def test_a_fork_that_goes_on_from_a_newer_checkpoint_never_passes_for_a_new_folder(
+    tmp_path: Path, clock: FakeClock, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F7: a second try, with a later checkpoint of the original, dies after anything that it deletes."""
+    run = with_rows_in_flight(tmp_path / "here", clock, table, retain=9)
+    place, fork = tmp_path / "fork", keyed_slow(clock, f"{table}-fork")
+    delete = LocalStore.delete
+
+    def died(self: LocalStore, paths: Iterable[str]) -> None:
+        delete(self, paths)
+        if self.root == place:
+            raise Died
+
+    def cut_off(*_: object) -> None:
+        raise Died
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalStore, "delete", died)
+        patch.setattr("penstock.engine.origin.Transfer", cut_off)
+        for origin in (f"{tmp_path / 'here'}@3", tmp_path / "here"):
+            with pytest.raises(Died):
+                run.start(fork, checkpoint=place, restore=origin, fork=True)
+    with pytest.raises(RestoreRefused, match="was begun and not finished"):
+        run.start(fork, checkpoint=place)
+
+
 def test_the_original_may_go_on_and_delete_files_while_they_are_brought(
     tmp_path: Path, clock: FakeClock, table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -277,8 +304,9 @@ def test_the_original_may_go_on_and_delete_files_while_they_are_brought(
         epoch="100 ms", retain=1,
     )  # fmt: skip
     fork.await_termination(60)
-    first = json.loads((tmp_path / "fork" / "restored.json").read_bytes())["checkpoint"]
-    assert first == went_on[-1]
+    begun = json.loads((tmp_path / "fork" / "restored.json").read_bytes())["checkpoint"]
+    assert begun < went_on[-1], "it stays as it was"
+    assert fork.manifest().checkpoint > went_on[-1]
     run.start(keyed_slow(clock, table), checkpoint=tmp_path / "here", epoch="100 ms").await_termination(60)
     assert_exact(table, ROWS)
     newest = fork.manifest()

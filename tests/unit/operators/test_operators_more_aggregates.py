@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -276,6 +277,10 @@ class Undeclared(pen.UserAggregate):
         (lambda: pen.count_distinct("l").bind("o", SCHEMA), ["count_distinct(l)", "keys"]),
         (lambda: pen.collect_set("l", 3).bind("o", SCHEMA), ["collect_set(l)", "keys"]),
         (lambda: pen.collect_list("l", 0), ["limit=0"]),
+        *(
+            (partial(make("u").bind, "o", pa.schema([("u", pa.uint64())])), ["(u) over a column of type uint64"])
+            for make in (pen.sum, partial(pen.collect_list, limit=3), partial(pen.collect_set, limit=3))
+        ),
         (lambda: pen.approx_count_distinct("s", rsd=0), ["rsd=0"]),
         (lambda: pen.quantiles("x", [1.5]), ["shares=[1.5]"]),
         (lambda: Coded().bind("o", SCHEMA), ["dictionary", "not of dictionaries"]),

@@ -78,6 +78,29 @@ def test_types_that_spark_does_not_have_are_refused(kind: pa.DataType) -> None:
     refused(lambda: stream_of(SCHEMA).map_batches(list, pa.schema([("x", kind)])), f"the column 'x' of type {kind}")
 
 
+@pytest.mark.parametrize("kind", [pa.list_(pa.uint8()), pa.struct({"a": pa.float16()}), pa.map_("string", pa.uint64())])
+def test_types_that_spark_does_not_have_are_refused_inside_of_others(kind: pa.DataType) -> None:
+    refused(lambda: stream_of(SCHEMA).map_batches(list, pa.schema([("x", kind)])), "the column 'x' of type")
+    refused(lambda: stream_of(pa.schema([("x", kind)]), "clicks"), "source clicks has the column 'x' of type")
+
+
+@pytest.mark.parametrize("name", ["__penstock_hash", "__penstock_time", "__Penstock_mine"])
+def test_columns_called_like_hidden_ones_are_refused_where_the_graph_is_made(name: str) -> None:
+    column = SCHEMA.names[0]
+    stream, schema = stream_of(SCHEMA), pa.schema([(name, pa.int64())])
+    said = f"has columns {name}"
+    refused(lambda: stream_of(schema, "clicks"), f"source clicks {said}")
+    refused(lambda: stream.map_batches(list, schema), said)
+    refused(lambda: stream.flat_map(list, schema), said)
+    refused(lambda: stream.select(**{name: column}), said)
+    refused(lambda: stream.with_column(name, f"{column} + 1"), said)
+    refused(lambda: stream.rename({column: name}), said)
+    timed = stream_of(pa.schema({"k": pa.int64(), "at": pa.timestamp("us")}), event_time="at").key_by("k")
+    refused(lambda: timed.join(timed, within="1 s", event_time=name), said)
+    refused(lambda: stream.key_by(column).aggregate(**{name: pen.count()}), said)
+    refused(lambda: keyed(output=schema), said)
+
+
 def test_columns_of_side_outputs_are_checked_like_others() -> None:
     refused(lambda: keyed(sides={"x": "a bigint, a bigint"}), "'a' is a column of sides['x'] twice")
     refused(lambda: keyed(sides={"x": "__penstock_a bigint"}), "side output x of process has columns __penstock_a")

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 
 import pyarrow as pa
+import pyarrow.types as pt
 
 from penstock.errors import PipelineError
 from penstock.hashing import why_unsupported
@@ -42,6 +43,7 @@ _TAKES = {
     **dict.fromkeys(("sum", "mean", "quantiles", *_SPREADS), "numbers"),
     **dict.fromkeys(("min", "max"), "values that have an order"),
     **dict.fromkeys(("count_distinct", "approx_count_distinct", "collect_set"), "values that can be keys"),
+    "collect_list": "values of types that Spark has",
 }
 
 
@@ -107,7 +109,7 @@ class ColumnAggregate(Aggregate):
                 return ExtremeValue(column, kind, largest=self.function == "max")
             case "first" | "last":
                 return EdgeValue(column, kind, last=self.function == "last", ignore_nulls=self.ignore_nulls)
-            case "collect_list":
+            case "collect_list" if not pt.is_unsigned_integer(kind):
                 return CollectValues(column, kind, self.limit, distinct=False)
             case "collect_set" if hashed:
                 return CollectValues(column, kind, self.limit, distinct=True)
