@@ -11,7 +11,7 @@ import pytest
 from xdist.remote import Producer
 from xdist.scheduler.loadscope import LoadScopeScheduling
 
-from tests.support.draws import DRAW
+from tests.support.draws import DRAW, is_drawn
 from tests.support.leftovers import FAILED, stop_leftovers
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -41,9 +41,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     terminalreporter.write_line(f"drawn for this run: PENSTOCK_DRAW={DRAW}")
 
 
+@pytest.hookimpl(tryfirst=True)  # before tests are chosen by their markers
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The folder decides: tests under spark/ and sinks/ carry the marker of that name, and long ones come first."""
     items.sort(key=_place)
+    for item in items:
+        if item.get_closest_marker("drawn") is not None and not is_drawn(item.nodeid):
+            item.add_marker(pytest.mark.slow)
     for item in items:
         folders = set(item.path.relative_to(ROOT / "tests").parts[:-1])
         for marker in {"spark", "sinks"} & folders:

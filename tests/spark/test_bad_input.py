@@ -268,6 +268,7 @@ class Waits(jobs.Recorded):
                 time.sleep(0.05)
 
 
+@pytest.mark.drawn
 def test_a_second_driver_takes_over_and_the_first_one_stops_as_fenced(spark: SparkSession, tmp_path: Path) -> None:
     """C9: the second one is another process; the first one's epoch, finished too late, counts for nothing."""
     write_files(tmp_path / "in", numbered(200, 3))

@@ -102,7 +102,7 @@ def kill(pid: int) -> bool:
     return True
 
 
-@pytest.mark.slow  # the demo, the changes and the lakes kill drivers in `make test`
+@pytest.mark.drawn
 def test_kills_of_driver_jvm_and_workers_lose_and_double_nothing(tmp_path: Path) -> None:
     """B1, B2, B6, B12, C4, C9, C11."""
     rng = random.Random(16_11)

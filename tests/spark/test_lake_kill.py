@@ -59,7 +59,8 @@ def test_a_driver_that_is_killed_leaves_the_newest_row_of_each_key(kind: str, tm
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("kind", ["delta", pytest.param("iceberg", marks=pytest.mark.slow)])
+@pytest.mark.drawn
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
 def test_a_driver_that_is_killed_leaves_every_row_in_its_table_once(kind: str, tmp_path: Path) -> None:
     generate(tmp_path)
     choose = random.Random()

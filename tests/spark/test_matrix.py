@@ -8,16 +8,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.spark.matrix import Case, Run, representative, void
-from tests.support.draws import drawn
 
 SEED = 1
-CASES = representative(SEED)
-DRAWN = drawn(CASES, len(CASES) // 3)
 
 
-@pytest.mark.parametrize(
-    "case", [pytest.param(case, marks=[] if case in DRAWN else [pytest.mark.slow]) for case in CASES], ids=str
-)
+@pytest.mark.drawn
+@pytest.mark.parametrize("case", representative(SEED), ids=str)
 def test_no_record_is_lost_duplicated_or_overtaken_by_a_rescale(
     spark: SparkSession, tmp_path: Path, case: Case
 ) -> None:

@@ -82,6 +82,7 @@ def totals_in(tmp_path: Path) -> Counter[tuple[int, int, int]]:
     return Counter((row["user"], row["n"], row["total"]) for row in rows_in(tmp_path))
 
 
+@pytest.mark.drawn
 def test_a_killed_query_goes_on_on_another_machine_at_another_parallelism(
     mounted: SparkSession, tmp_path: Path, server: BucketServer
 ) -> None:

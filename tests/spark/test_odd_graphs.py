@@ -165,7 +165,8 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("when", ["busy", pytest.param("waiting", marks=pytest.mark.slow)])
+@pytest.mark.drawn
+@pytest.mark.parametrize("when", ["busy", "waiting"])
 def test_a_session_that_is_stopped_under_a_query_is_called_so_and_a_forked_child_ends(
     tmp_path: Path, when: str
 ) -> None:

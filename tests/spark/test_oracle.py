@@ -13,6 +13,7 @@ from tests.spark.oracle_run import GROUPS, Run
 SEED = 1
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("group", GROUPS)
 def test_operators_give_what_spark_sql_gives(spark: SparkSession, tmp_path: Path, group: str) -> None:
     """D1, D2, D3, D4, D5, D8, A2, A8, A10, B2: a failed query, one that is rescaled, one that runs to the end."""

@@ -68,6 +68,7 @@ def begun(folder: Path) -> str:
     return (folder / "begun").read_text() if (folder / "begun").exists() else ""
 
 
+@pytest.mark.drawn
 def test_a_small_query_does_not_wait_for_all_subtasks_of_a_large_one(spark: SparkSession, tmp_path: Path) -> None:
     """The large query has twelve subtasks, and all slots, when the small one comes. First come, first served would
     let all of them begin before the small query's."""

@@ -97,6 +97,7 @@ def told(events: list[Event], words: str) -> list[bool]:
     return [event.answered for event in events if isinstance(event, SourceSlow) and words in event.what]
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize(("question", "words"), [("offsets", OFFSETS), ("partitions", "Processing new data")])
 def test_a_source_that_does_not_answer_is_named_and_read_on_when_it_answers(
     source: DataFrame, tmp_path: Path, question: str, words: str

@@ -195,14 +195,9 @@ def demo(tmp_path: Path) -> Iterator[Life]:
     life.end()
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize(
-    ("kill", "kind"),
-    [
-        ("driver", "killed"),
-        ("ctrl-c", "stopped"),
-        pytest.param("jvm", "failed", marks=pytest.mark.slow),
-        pytest.param("sigterm", "stopped", marks=pytest.mark.slow),
-    ],
+    ("kill", "kind"), [("driver", "killed"), ("jvm", "failed"), ("ctrl-c", "stopped"), ("sigterm", "stopped")]
 )
 def test_a_driver_that_is_killed_is_told_from_one_that_was_asked(
     demo: Life, tmp_path: Path, kill: str, kind: str

@@ -45,6 +45,7 @@ def assert_stopped(query: pen.Query, events: list[Event], caplog: pytest.LogCapt
     assert "Spark's streaming query was stopped, not by query.stop()" in caplog.text
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("trigger", [None, "available_now"])
 def test_a_query_with_a_backlog_stops_when_spark_s_streaming_query_is_stopped(
     spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture, trigger: str | None

@@ -39,6 +39,7 @@ def run(spark: SparkSession, tmp_path: Path, placed: Callable[[DataFrame], DataF
     started[0].awaitTermination()
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("groups", [128, 100], ids=["shifted", "divided"])
 def test_rows_go_to_the_partitions_of_the_new_number(spark: SparkSession, tmp_path: Path, groups: int) -> None:
     numbers = {1: 5, 2: 1, 3: 7, 5: 3}
