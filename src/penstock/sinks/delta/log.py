@@ -52,7 +52,7 @@ class DeltaLog:
         if version not in self._kept:
             if len(self._kept) >= KEPT_MAX:
                 self._kept.clear()
-            content = self._folder.read(f"_delta_log/{version:020}.json")
+            content = self._folder.read(_name(version))
             self._kept[version] = None if content is None else _info(content)
         return self._kept[version]
 
@@ -93,10 +93,25 @@ class DeltaLog:
         if until is None or not str(until).isdigit():
             return None
         for older in range(version - 1, -1, -1):
-            found = self.entry(older)
-            if found is None or int(found.get("timestamp", 0)) <= int(until):
+            if self._made_at_ms(older) <= int(until):
                 return older
         return None
+
+    def _made_at_ms(self, version: int) -> int:
+        """When a version was made, as Delta Lake sees it: what its entry says in a table with such times, else when
+        the entry's file was written. The writer's own time in the entry is a little older. It stands in where no file
+        system tells. 0 where the log was cleaned up."""
+        info = self.entry(version)
+        if info is None:
+            return 0
+        if "inCommitTimestamp" in info:
+            return int(info["inCommitTimestamp"])
+        written = self._folder.made_at_ms(_name(version))
+        return int(info.get("timestamp", 0)) if written is None else written
+
+
+def _name(version: int) -> str:
+    return f"_delta_log/{version:020}.json"
 
 
 def _info(content: bytes) -> Mapping[str, Any]:

@@ -46,6 +46,10 @@ class TableFolder(Protocol):
         """The content of a small file; None where there is none."""
         ...
 
+    def made_at_ms(self, name: str) -> int | None:
+        """When a file was written, as its file system says; None where that is not known."""
+        ...
+
     def open(self, name: str) -> pa.NativeFile:
         """Random access to a file. Raises: any exception where it cannot be read."""
         ...
@@ -81,6 +85,12 @@ class LocalFolder:
     def read(self, name: str) -> bytes | None:
         try:
             return Path(self.root, name).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def made_at_ms(self, name: str) -> int | None:
+        try:
+            return Path(self.root, name).stat().st_mtime_ns // 1_000_000
         except FileNotFoundError:
             return None
 

@@ -32,6 +32,10 @@ class StoreFolder:
     def read(self, name: str) -> bytes | None:
         return self.store.read(name) if self.store.exists(name) else None
 
+    def made_at_ms(self, name: str) -> int | None:
+        del name  # stores of checkpoints do not tell
+        return None
+
     def open(self, name: str) -> pa.NativeFile:
         return pa.PythonFile(_Download(self.store.open_reader(name)), mode="r")
 
