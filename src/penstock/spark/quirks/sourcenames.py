@@ -83,11 +83,12 @@ def with_names(frame: DataFrame, names: Sequence[str]) -> DataFrame:
 
 @contextmanager
 def names_in_log(session: SparkSession, *, new_log: bool) -> Iterator[None]:
-    """For the start of a streaming query over named frames."""
-    if not new_log:
-        yield
-        return
+    """For the start of a streaming query. One whose readers have no names must not start while another one's setting is
+    on: Spark would refuse it."""
     with _setting:
+        if not new_log:
+            yield
+            return
         before = {name: session.conf.get(name, None) for name in _SETTINGS}
         for name, value in _SETTINGS.items():
             session.conf.set(name, value)
